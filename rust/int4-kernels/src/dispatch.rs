@@ -1,0 +1,204 @@
+//! The kernel table, and choosing from it.
+
+use crate::isa::{Isa, IsaSet};
+use crate::kernel::{ActivationForm, Kernel};
+use crate::operands::{Dtype, Numerics};
+use crate::scalar;
+#[cfg(target_arch = "x86_64")]
+use crate::x86_64::{avx2, avx512};
+
+#[cfg(target_arch = "x86_64")]
+const TABLES: [&[Kernel]; 3] = [avx512::KERNELS, avx2::KERNELS, scalar::KERNELS];
+#[cfg(not(target_arch = "x86_64"))]
+const TABLES: [&[Kernel]; 1] = [scalar::KERNELS];
+
+const KERNEL_COUNT: usize = {
+    let mut count = 0;
+    let mut table = 0;
+    while table < TABLES.len() {
+        count += TABLES[table].len();
+        table += 1;
+    }
+    count
+};
+
+const ALL: [Kernel; KERNEL_COUNT] = {
+    let mut all = [scalar::KERNELS[0]; KERNEL_COUNT];
+    let mut filled = 0;
+    let mut table = 0;
+    while table < TABLES.len() {
+        let mut row = 0;
+        while row < TABLES[table].len() {
+            all[filled] = TABLES[table][row];
+            filled += 1;
+            row += 1;
+        }
+        table += 1;
+    }
+    all
+};
+
+/// Every kernel there is. For one form and one width of codes, the fastest comes first.
+pub static KERNELS: &[Kernel] = &ALL;
+
+/// The kernels that can run on a machine with `set`, in the table's order.
+pub fn available(set: IsaSet) -> impl Iterator<Item = &'static Kernel> {
+    KERNELS
+        .iter()
+        .filter(move |kernel| set.contains(kernel.isa))
+}
+
+/// The kernel of that name.
+pub fn by_name(name: &str) -> Option<&'static Kernel> {
+    KERNELS.iter().find(|kernel| kernel.name == name)
+}
+
+/// The form activations are brought into: int8 when asked for; otherwise bf16 where the machine has
+/// bf16 dot products and the activations are bf16, and fp32 (exact for all three types) elsewhere.
+pub fn activation_form(set: IsaSet, numerics: Numerics, dtype: Dtype) -> ActivationForm {
+    match (numerics, dtype) {
+        (Numerics::Int8 { .. }, _) => ActivationForm::Int8,
+        (Numerics::Native, Dtype::Bf16) if set.contains(Isa::Avx512Bf16) => {
+            ActivationForm::Bf16Pairs
+        }
+        (Numerics::Native, _) => ActivationForm::F32,
+    }
+}
+
+/// The fastest kernel of the wanted numerics for `dtype` activations and `bits`-bit codes (4 or 8).
+///
+/// # Panics
+/// When `bits` is neither 4 nor 8. The portable kernels take every other combination.
+pub fn select(set: IsaSet, numerics: Numerics, dtype: Dtype, bits: u8) -> &'static Kernel {
+    let form = activation_form(set, numerics, dtype);
+    available(set)
+        .find(|kernel| kernel.form == form && kernel.bits == bits)
+        .unwrap_or_else(|| panic!("bits: expected 4 or 8, found {bits}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INT8: Numerics = Numerics::Int8 { max_chunk: 128 };
+
+    /// What a machine has, and what it runs for (native bf16, native f32 or f16, int8).
+    #[cfg(target_arch = "x86_64")]
+    const MACHINES: [(&[Isa], [Isa; 3]); 6] = [
+        (&[], [Isa::Scalar, Isa::Scalar, Isa::Scalar]),
+        (&[Isa::Avx2], [Isa::Avx2, Isa::Avx2, Isa::Avx2]),
+        (
+            &[Isa::Avx2, Isa::Avx512],
+            [Isa::Avx512, Isa::Avx512, Isa::Avx2],
+        ),
+        (
+            &[Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni],
+            [Isa::Avx512, Isa::Avx512, Isa::Avx512Vnni],
+        ),
+        (
+            &[Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16],
+            [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2],
+        ),
+        (
+            &[Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16],
+            [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx512Vnni],
+        ),
+    ];
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn every_machine_gets_its_fastest_kernel() {
+        for (has, [bf16, wide, int8]) in MACHINES {
+            let set = IsaSet::of(has);
+            for bits in [4, 8] {
+                let pick = |numerics, dtype| {
+                    let kernel = select(set, numerics, dtype, bits);
+                    assert_eq!(kernel.bits, bits);
+                    (kernel.isa, kernel.form)
+                };
+                let bf16_form = if bf16 == Isa::Avx512Bf16 {
+                    ActivationForm::Bf16Pairs
+                } else {
+                    ActivationForm::F32
+                };
+                assert_eq!(
+                    pick(Numerics::Native, Dtype::Bf16),
+                    (bf16, bf16_form),
+                    "{has:?}"
+                );
+                assert_eq!(
+                    pick(Numerics::Native, Dtype::F16),
+                    (wide, ActivationForm::F32),
+                    "{has:?}"
+                );
+                assert_eq!(
+                    pick(Numerics::Native, Dtype::F32),
+                    (wide, ActivationForm::F32),
+                    "{has:?}"
+                );
+                for dtype in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
+                    assert_eq!(pick(INT8, dtype), (int8, ActivationForm::Int8), "{has:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_table_has_every_kernel_the_design_names() {
+        use ActivationForm::{Bf16Pairs, F32, Int8};
+        for bits in [4, 8] {
+            for (isa, form) in [
+                (Isa::Avx512, F32),
+                (Isa::Avx512Bf16, Bf16Pairs),
+                (Isa::Avx512Vnni, Int8),
+                (Isa::Avx2, F32),
+                (Isa::Avx2, Int8),
+                (Isa::Scalar, F32),
+                (Isa::Scalar, Bf16Pairs),
+                (Isa::Scalar, Int8),
+            ] {
+                let rows = KERNELS
+                    .iter()
+                    .filter(|row| row.isa == isa && row.form == form && row.bits == bits)
+                    .count();
+                assert_eq!(rows, 1, "{isa} {form:?} {bits}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_start_with_the_instruction_set() {
+        for kernel in KERNELS {
+            assert_eq!(
+                KERNELS
+                    .iter()
+                    .filter(|other| other.name == kernel.name)
+                    .count(),
+                1
+            );
+            assert!(
+                kernel.name.starts_with(&format!("{}-", kernel.isa)),
+                "{}",
+                kernel.name
+            );
+            assert!(
+                kernel.name.ends_with(&format!("q{}", kernel.bits)),
+                "{}",
+                kernel.name
+            );
+            assert_eq!(
+                by_name(kernel.name).map(|found| found.isa),
+                Some(kernel.isa)
+            );
+        }
+        assert!(by_name("scalar-f32q5").is_none());
+    }
+
+    #[test]
+    fn scalar_alone_offers_scalar_kernels_alone() {
+        assert!(available(IsaSet::scalar()).all(|kernel| kernel.isa == Isa::Scalar));
+        assert_eq!(available(IsaSet::scalar()).count(), 6);
+        assert_eq!(available(IsaSet::of(&Isa::ALL)).count(), KERNELS.len());
+    }
+}

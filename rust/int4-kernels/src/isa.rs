@@ -1,0 +1,255 @@
+//! Instruction sets as values, so that choosing a kernel can be tested on any machine.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Int4Error;
+
+/// What a kernel needs of the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// Nothing beyond the baseline.
+    Scalar,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL and DQ (and everything of [`Isa::Avx2`]).
+    Avx512,
+    /// AVX-512 VNNI on top of [`Isa::Avx512`].
+    Avx512Vnni,
+    /// AVX-512 BF16 on top of [`Isa::Avx512`].
+    Avx512Bf16,
+}
+
+impl Isa {
+    /// Every instruction set, lowest first.
+    pub const ALL: [Self; 5] = [
+        Self::Scalar,
+        Self::Avx2,
+        Self::Avx512,
+        Self::Avx512Vnni,
+        Self::Avx512Bf16,
+    ];
+
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+
+    /// The level a user names to get this instruction set.
+    pub const fn level(self) -> IsaLevel {
+        match self {
+            Self::Scalar => IsaLevel::Scalar,
+            Self::Avx2 => IsaLevel::Avx2,
+            Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => IsaLevel::Avx512,
+        }
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Vnni => "avx512_vnni",
+            Self::Avx512Bf16 => "avx512_bf16",
+        })
+    }
+}
+
+/// What a user may force. Each level includes those below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IsaLevel {
+    /// Portable code only.
+    Scalar,
+    /// Up to AVX2 with FMA and F16C.
+    Avx2,
+    /// Up to everything AVX-512 the machine has.
+    Avx512,
+}
+
+impl fmt::Display for IsaLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        })
+    }
+}
+
+impl FromStr for IsaLevel {
+    type Err = Int4Error;
+
+    fn from_str(s: &str) -> Result<Self, Int4Error> {
+        match s {
+            "scalar" => Ok(Self::Scalar),
+            "avx2" => Ok(Self::Avx2),
+            "avx512" => Ok(Self::Avx512),
+            _ => Err(Int4Error::UnknownIsaLevel {
+                found: s.to_owned(),
+            }),
+        }
+    }
+}
+
+/// A set of instruction sets. [`Isa::Scalar`] is always in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IsaSet(u32);
+
+impl IsaSet {
+    /// What this machine and its operating system have. The answer is cached by the standard
+    /// library; a call costs a few loads.
+    pub fn detect() -> Self {
+        detect()
+    }
+
+    /// Portable code only.
+    pub const fn scalar() -> Self {
+        Self(Isa::Scalar.bit())
+    }
+
+    /// The set of these instruction sets (and the baseline). It may name more than the machine has:
+    /// [`crate::dispatch::select`] only looks at the value, and [`crate::linear::linear`] refuses it.
+    pub fn of(isas: &[Isa]) -> Self {
+        Self(
+            isas.iter()
+                .fold(Isa::Scalar.bit(), |bits, isa| bits | isa.bit()),
+        )
+    }
+
+    /// Whether a kernel that needs `isa` can run.
+    pub const fn contains(self, isa: Isa) -> bool {
+        self.0 & isa.bit() != 0
+    }
+
+    /// The part of the set that belongs to `level` or lower.
+    pub fn limited_to(self, level: IsaLevel) -> Self {
+        Self::of_bits(|isa| self.contains(isa) && isa.level() <= level)
+    }
+
+    /// The highest level that has anything in the set.
+    pub fn level(self) -> IsaLevel {
+        Isa::ALL
+            .into_iter()
+            .filter(|isa| self.contains(*isa))
+            .map(Isa::level)
+            .max()
+            .unwrap_or(IsaLevel::Scalar)
+    }
+
+    /// `limited_to(level)`, or the error a user gets who forces a level the machine lacks.
+    pub fn forced_to(self, level: IsaLevel) -> Result<Self, Int4Error> {
+        if level > self.level() {
+            return Err(Int4Error::UnsupportedIsaLevel {
+                asked: level,
+                highest: self.level(),
+            });
+        }
+        Ok(self.limited_to(level))
+    }
+
+    /// The first instruction set of `self` that `other` lacks.
+    pub fn first_missing_in(self, other: Self) -> Option<Isa> {
+        if self.0 & !other.0 == 0 {
+            return None;
+        }
+        Isa::ALL
+            .into_iter()
+            .find(|isa| self.contains(*isa) && !other.contains(*isa))
+    }
+
+    fn of_bits(keep: impl Fn(Isa) -> bool) -> Self {
+        Isa::ALL
+            .into_iter()
+            .filter(|isa| keep(*isa))
+            .fold(Self::scalar(), |set, isa| Self(set.0 | isa.bit()))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> IsaSet {
+    // std's detection reads CPUID and XGETBV, so a register state the OS does not save counts as absent.
+    let mut bits = Isa::Scalar.bit();
+    if is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+    {
+        bits |= Isa::Avx2.bit();
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+        {
+            bits |= Isa::Avx512.bit();
+            if is_x86_feature_detected!("avx512vnni") {
+                bits |= Isa::Avx512Vnni.bit();
+            }
+            if is_x86_feature_detected!("avx512bf16") {
+                bits |= Isa::Avx512Bf16.bit();
+            }
+        }
+    }
+    IsaSet(bits)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> IsaSet {
+    IsaSet::scalar()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_cut_the_set() {
+        let all = IsaSet::of(&Isa::ALL);
+        assert_eq!(all.level(), IsaLevel::Avx512);
+        let avx2 = all.limited_to(IsaLevel::Avx2);
+        assert!(avx2.contains(Isa::Avx2) && avx2.contains(Isa::Scalar));
+        assert!(!avx2.contains(Isa::Avx512) && !avx2.contains(Isa::Avx512Vnni));
+        assert_eq!(avx2.level(), IsaLevel::Avx2);
+        assert_eq!(all.limited_to(IsaLevel::Scalar), IsaSet::scalar());
+        assert_eq!(all.limited_to(IsaLevel::Avx512), all);
+    }
+
+    #[test]
+    fn forcing_a_level_the_machine_lacks_is_refused() {
+        let avx2 = IsaSet::of(&[Isa::Avx2]);
+        assert_eq!(
+            avx2.forced_to(IsaLevel::Avx512),
+            Err(Int4Error::UnsupportedIsaLevel {
+                asked: IsaLevel::Avx512,
+                highest: IsaLevel::Avx2
+            })
+        );
+        assert_eq!(avx2.forced_to(IsaLevel::Scalar), Ok(IsaSet::scalar()));
+    }
+
+    #[test]
+    fn missing_instruction_sets_are_named() {
+        let have = IsaSet::of(&[Isa::Avx2, Isa::Avx512]);
+        let want = IsaSet::of(&[Isa::Avx2, Isa::Avx512Vnni]);
+        assert_eq!(want.first_missing_in(have), Some(Isa::Avx512Vnni));
+        assert_eq!(have.first_missing_in(have), None);
+        assert_eq!(IsaSet::scalar().first_missing_in(have), None);
+    }
+
+    #[test]
+    fn level_names_round_trip() {
+        for level in [IsaLevel::Scalar, IsaLevel::Avx2, IsaLevel::Avx512] {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        assert!("AVX2".parse::<IsaLevel>().is_err());
+    }
+
+    #[test]
+    fn detection_is_closed_downwards() {
+        let set = IsaSet::detect();
+        assert!(set.contains(Isa::Scalar));
+        for above in [Isa::Avx512Vnni, Isa::Avx512Bf16] {
+            assert!(!set.contains(above) || set.contains(Isa::Avx512));
+        }
+        assert!(!set.contains(Isa::Avx512) || set.contains(Isa::Avx2));
+    }
+}

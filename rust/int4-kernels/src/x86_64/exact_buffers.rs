@@ -1,0 +1,221 @@
+//! Every kernel of the table, called as the driver calls it, on buffers that end where the contract
+//! says the kernel stops reading, at addresses that are multiples of nothing. Results are compared with
+//! the portable kernels'; under `-Zsanitizer=address` a read one byte further is an error.
+
+use crate::dispatch::KERNELS;
+use crate::isa::{Isa, IsaSet};
+use crate::kernel::{
+    ActivationForm, BLOCK_BYTES, Chunks, Kernel, MAX_ROWS, NR, Panel, PanelZeros, ScaleType, Strip,
+};
+
+/// Blocks of K, per group and per chunk: single, partial last group, partial last chunk, odd counts,
+/// whole-row groups in several chunks, and chunks longer than any table in a kernel.
+const GEOMETRIES: [(usize, usize, usize); 10] = [
+    (1, 1, 1),
+    (2, 16, 16),
+    (7, 3, 2),
+    (16, 4, 4),
+    (33, 8, 8),
+    (9, 64, 4),
+    (40, 100, 33),
+    (48, 32, 16),
+    (81, 32, 4),
+    (150, 150, 140),
+];
+
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as u32
+    }
+
+    /// −1 to 1, exact in bf16.
+    fn unit(&mut self) -> f32 {
+        (self.bits() % 255) as f32 / 127.0 - 1.0
+    }
+
+    fn scale(&mut self, scale_type: ScaleType) -> u16 {
+        let value = 0.1 * self.unit();
+        match scale_type {
+            ScaleType::F16 => half::f16::from_f32(value).to_bits(),
+            ScaleType::Bf16 => half::bf16::from_f32(value).to_bits(),
+        }
+    }
+}
+
+/// Elements that end with their allocation and start `skip` elements into it.
+struct Tail<T> {
+    buffer: Box<[T]>,
+    skip: usize,
+}
+
+impl<T: Default> Tail<T> {
+    fn new(skip: usize, len: usize, element: impl FnMut() -> T) -> Self {
+        let padding = (0..skip).map(|_| T::default());
+        let buffer = padding
+            .chain(std::iter::repeat_with(element).take(len))
+            .collect();
+        Self { buffer, skip }
+    }
+
+    fn get(&self) -> &[T] {
+        &self.buffer[self.skip..]
+    }
+}
+
+/// Prepared activations in the form of `kernel`.
+enum X {
+    F32(Tail<f32>),
+    Pairs(Tail<u32>),
+    Int8(Tail<i8>),
+}
+
+impl X {
+    fn random(
+        kernel: &Kernel,
+        columns: usize,
+        stride: usize,
+        rows: usize,
+        random: &mut Random,
+    ) -> Self {
+        match kernel.form {
+            ActivationForm::F32 => Self::F32(Tail::new(1, (rows - 1) * stride + columns, || {
+                random.unit()
+            })),
+            ActivationForm::Bf16Pairs => {
+                let len = (rows - 1) * stride + columns / 2;
+                let mut half = || u32::from(half::bf16::from_f32(random.unit()).to_bits());
+                Self::Pairs(Tail::new(1, len, || half() | half() << 16))
+            }
+            ActivationForm::Int8 => {
+                let len = (rows - 1) * stride + columns;
+                Self::Int8(Tail::new(3, len, || (random.bits() % 255) as i8))
+            }
+        }
+    }
+
+    fn start(&self) -> *const u8 {
+        match self {
+            Self::F32(x) => x.get().as_ptr().cast(),
+            Self::Pairs(x) => x.get().as_ptr().cast(),
+            Self::Int8(x) => x.get().as_ptr().cast(),
+        }
+    }
+}
+
+fn check(kernel: &Kernel, portable: &Kernel, chunks: &Chunks, rows: usize, random: &mut Random) {
+    let groups = chunks.groups();
+    let columns = chunks.blocks * BLOCK_BYTES * 8 / (NR * usize::from(kernel.bits));
+    let stride = columns + 5;
+    let skip = (random.bits() % 63 + 1) as usize;
+    let codes = Tail::new(skip, chunks.blocks * BLOCK_BYTES, || random.bits() as u8);
+    let x = X::random(kernel, columns, stride, rows, random);
+    let row_scales = groups * chunks.chunks_per_group();
+    let scales_len = (rows - 1) * (row_scales + 2) + row_scales;
+    let x_scales = Tail::new(1, scales_len, || 0.01 + random.unit().abs() / 100.0);
+    let sums_len = (rows - 1) * (groups + 1) + groups;
+    let sums = match &x {
+        // Kernels may subtract c by way of Σx, so it has to be the sum of these activations.
+        X::Int8(x) => {
+            let mut sums = vec![0.0; sums_len];
+            for r in 0..rows {
+                for column in 0..columns {
+                    let block = column * chunks.blocks / columns;
+                    let group = block / chunks.group_blocks;
+                    let chunk = group * chunks.chunks_per_group()
+                        + block % chunks.group_blocks / chunks.chunk_blocks;
+                    sums[r * (groups + 1) + group] += f32::from(x.get()[r * stride + column])
+                        * x_scales.get()[r * (row_scales + 2) + chunk];
+                }
+            }
+            let mut sums = sums.into_iter();
+            Tail::new(1, sums_len, || sums.next().unwrap_or(0.0))
+        }
+        X::F32(_) | X::Pairs(_) => Tail::new(1, sums_len, || 4.0 * random.unit()),
+    };
+    let strip = Strip {
+        x: x.start(),
+        x_stride: stride,
+        sums: sums.get().as_ptr(),
+        sums_stride: groups + 1,
+        scales: x_scales.get().as_ptr(),
+        scales_stride: row_scales + 2,
+        rows,
+    };
+    let highest = 1 << kernel.bits;
+    let zeros = Tail::new(skip, groups * NR, || (random.bits() % highest) as u8);
+    for scale_type in [ScaleType::F16, ScaleType::Bf16] {
+        let scales = Tail::new(1, groups * NR, || random.scale(scale_type));
+        let offsets = Tail::new(3, groups * NR, || random.scale(scale_type));
+        for zeros in [
+            PanelZeros::None,
+            PanelZeros::U8(zeros.get()),
+            PanelZeros::Offset(offsets.get()),
+        ] {
+            let panel = Panel {
+                codes: codes.get(),
+                scales: scales.get(),
+                scale_type,
+                zeros,
+            };
+            let run = |kernel: &Kernel| {
+                // One element more than is written, to see that it is not.
+                let mut out = vec![f32::NAN; rows * NR + 1];
+                // SAFETY: the caller has asked the machine for the kernel's ISA; every buffer has
+                // the length that the strip, the panel and `chunks` state.
+                unsafe { (kernel.run)(&panel, &strip, chunks, &mut out) };
+                assert!(out[rows * NR].is_nan(), "{}", kernel.name);
+                out.truncate(rows * NR);
+                out
+            };
+            let (found, expected) = (run(kernel), run(portable));
+            let largest = expected.iter().fold(0.0f32, |most, y| most.max(y.abs()));
+            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                // Written so that NaN fails.
+                assert!(
+                    (found - expected).abs() <= 1e-4 * largest,
+                    "{} {chunks:?} {zeros:?} {scale_type:?} row {} of {rows}, n {}: {found} instead of {expected}",
+                    kernel.name,
+                    at / NR,
+                    at % NR,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_stay_inside_their_buffers_at_any_alignment() {
+    let machine = IsaSet::detect();
+    let mut random = Random(1);
+    let mut checked = 0;
+    for kernel in KERNELS.iter().filter(|kernel| machine.contains(kernel.isa)) {
+        let portable = KERNELS
+            .iter()
+            .find(|row| {
+                row.isa == Isa::Scalar && row.form == kernel.form && row.bits == kernel.bits
+            })
+            .expect("the portable kernels have every form and width");
+        for (blocks, group_blocks, chunk_blocks) in GEOMETRIES {
+            let chunk_blocks = match kernel.form {
+                ActivationForm::Int8 => chunk_blocks.min(group_blocks),
+                _ => group_blocks,
+            };
+            let chunks = Chunks {
+                blocks,
+                group_blocks,
+                chunk_blocks,
+            };
+            for rows in 1..=MAX_ROWS {
+                check(kernel, portable, &chunks, rows, &mut random);
+            }
+        }
+        checked += 1;
+    }
+    assert!(checked > 0);
+}

@@ -1,0 +1,9 @@
+//! Microkernels for x86-64, one file per instruction-set family.
+
+pub(crate) mod avx2;
+pub(crate) mod avx512;
+#[cfg(test)]
+mod exact_buffers;
+pub(crate) mod prepare;
+pub(crate) mod read_ceiling;
+mod strip;

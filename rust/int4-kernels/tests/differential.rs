@@ -1,0 +1,313 @@
+//! Every kernel in the table against the oracle, over the shapes around the edges of panels, blocks,
+//! groups and strips.
+//!
+//! Tolerances, with eps = 2^-23 and w, x as the oracle sees them:
+//! - float forms: `eps * (K + 1) * max|w| * max|x|`;
+//! - int8: the oracle gets the quantized activations, products are exact, and what is left is the fp32
+//!   arithmetic of scales: `eps * (chunks + 4) * Σ|w||x|`.
+//!
+//! `|w|` is the largest magnitude among the terms of the kernel formula (`s*q`, `s*z`, `s*c`, `m`), not
+//! the weight itself: `s*(q - z)` may cancel, and the error does not.
+
+mod tensors;
+
+use half::bf16;
+use int4_kernels::dispatch::{KERNELS, by_name};
+use int4_kernels::{
+    ActivationForm, Activations, Isa, IsaSet, Kernel, Outputs, PackedTensor, ScaleType,
+    SegmentSpec, Serial, ZeroKind, linear_with_kernel, reference,
+};
+use tensors::{Aligned, Random, spec};
+
+const GROUPS: [Option<usize>; 5] = [Some(8), Some(32), Some(128), None, Some(24)];
+const N: [usize; 5] = [1, 15, 16, 17, 35];
+const K: [usize; 7] = [1, 7, 8, 9, 40, 100, 256];
+const MOST_ROWS: usize = 8;
+const EPS: f64 = f32::EPSILON as f64;
+
+/// The specifications of the matrix for one width of codes.
+fn specs(bits: u8) -> Vec<SegmentSpec> {
+    let mut specs = Vec::new();
+    for zero_kind in [ZeroKind::None, ZeroKind::U8, ZeroKind::Offset] {
+        for scale_type in [ScaleType::F16, ScaleType::Bf16] {
+            for group_size in GROUPS {
+                for n in N {
+                    for k in K {
+                        let base = spec(n, k, bits, group_size);
+                        specs.push(SegmentSpec {
+                            zero_kind,
+                            scale_type,
+                            ..base
+                        });
+                    }
+                }
+            }
+        }
+    }
+    specs
+}
+
+/// The oracle's outputs for [`MOST_ROWS`] rows, and how far a kernel may be from each.
+struct Expected {
+    y: Vec<f64>,
+    tolerance: Vec<f64>,
+}
+
+fn expect(
+    form: ActivationForm,
+    spec: &SegmentSpec,
+    tensor: &PackedTensor<'_>,
+    x: &[f32],
+    max_chunk: usize,
+) -> Expected {
+    let weights = reference::dequantize(tensor).unwrap();
+    let x: Vec<f64> = if form == ActivationForm::Int8 {
+        let order: Vec<usize> = (0..spec.k).collect();
+        let group = spec.group_columns();
+        reference::quantized_activations(x, &order, group, group.min(max_chunk))
+    } else {
+        x.iter().map(|x| f64::from(*x)).collect()
+    };
+    let chunks = spec.groups() * spec.group_columns().div_ceil(max_chunk);
+    let mut tolerance = Vec::new();
+    for x in x.chunks(spec.k) {
+        for magnitudes in weights.magnitudes.chunks(spec.k) {
+            tolerance.push(if form == ActivationForm::Int8 {
+                let sum: f64 = magnitudes.iter().zip(x).map(|(w, x)| w * x.abs()).sum();
+                EPS * (chunks + 4) as f64 * sum
+            } else {
+                let most = |values: &[f64]| values.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+                EPS * (spec.k + 1) as f64 * most(magnitudes) * most(x)
+            });
+        }
+    }
+    Expected {
+        y: reference::linear(&weights, &x, None),
+        tolerance,
+    }
+}
+
+/// bf16 values, which every form takes without a rounding of its own.
+fn activations(random: &mut Random, len: usize) -> Vec<bf16> {
+    (0..len)
+        .map(|_| bf16::from_f32(3.0 * random.unit()))
+        .collect()
+}
+
+fn check_kernel(kernel: &Kernel, max_chunk: usize) {
+    let mut cases = 0;
+    for (seed, spec) in specs(kernel.bits).iter().enumerate() {
+        let packed = Aligned::random(&[*spec], seed as u64);
+        let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+        let x = activations(&mut Random::new(!(seed as u64)), MOST_ROWS * spec.k);
+        let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+        let expected = expect(kernel.form, spec, &tensor, &wide, max_chunk);
+        for m in 1..=MOST_ROWS {
+            let mut y = vec![f32::NAN; m * spec.n];
+            linear_with_kernel(
+                kernel.name,
+                &tensor,
+                Activations::Bf16(&x[..m * spec.k]),
+                spec.k,
+                m,
+                None,
+                Outputs::F32(&mut y),
+                max_chunk,
+                &Serial,
+            )
+            .unwrap();
+            for (at, y) in y.iter().enumerate() {
+                let error = (f64::from(*y) - expected.y[at]).abs();
+                // Written so that NaN fails.
+                assert!(
+                    error <= expected.tolerance[at],
+                    "{} {spec:?} seed {seed} m={m} chunk {max_chunk} row {} n {}: {y} instead of {}, \
+                     error {error:e} over {:e}",
+                    kernel.name,
+                    at / spec.n,
+                    at % spec.n,
+                    expected.y[at],
+                    expected.tolerance[at],
+                );
+            }
+            cases += 1;
+        }
+    }
+    eprintln!("{}: {cases} cases", kernel.name);
+}
+
+/// Runs the matrix over the kernels of one instruction set; one that the machine lacks is counted.
+fn check_isa(isa: Isa) {
+    let machine = IsaSet::detect();
+    let mut skipped = 0;
+    for kernel in KERNELS.iter().filter(|kernel| kernel.isa == isa) {
+        if !machine.contains(kernel.isa) {
+            eprintln!("skipped (this machine lacks {isa}): {}", kernel.name);
+            skipped += 1;
+            continue;
+        }
+        check_kernel(kernel, 128);
+        if kernel.form == ActivationForm::Int8 {
+            check_kernel(kernel, 32);
+        }
+    }
+    eprintln!("{isa}: {skipped} kernels skipped");
+}
+
+#[test]
+fn scalar_kernels() {
+    check_isa(Isa::Scalar);
+}
+
+#[test]
+fn avx2_kernels() {
+    check_isa(Isa::Avx2);
+}
+
+#[test]
+fn avx512_kernels() {
+    check_isa(Isa::Avx512);
+}
+
+#[test]
+fn avx512_vnni_kernels() {
+    check_isa(Isa::Avx512Vnni);
+}
+
+#[test]
+fn avx512_bf16_kernels() {
+    check_isa(Isa::Avx512Bf16);
+}
+
+#[test]
+fn the_tests_above_leave_no_kernel_out() {
+    let tested = Isa::ALL
+        .iter()
+        .map(|isa| KERNELS.iter().filter(|row| row.isa == *isa).count());
+    assert_eq!(tested.sum::<usize>(), KERNELS.len());
+    assert_eq!(Isa::ALL.len(), 5);
+}
+
+/// NaN and infinities in one row poison that row and no other, in every form.
+#[test]
+fn non_finite_activations_never_give_a_plausible_number() {
+    let machine = IsaSet::detect();
+    for kernel in KERNELS.iter().filter(|kernel| machine.contains(kernel.isa)) {
+        for zero_kind in [ZeroKind::None, ZeroKind::U8, ZeroKind::Offset] {
+            let spec = SegmentSpec {
+                zero_kind,
+                ..spec(17, 72, kernel.bits, Some(32))
+            };
+            let packed = Aligned::random(&[spec], 5);
+            let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                for column in [0, 33, 71] {
+                    let mut x = activations(&mut Random::new(6), 3 * spec.k);
+                    let clean = run(kernel, &tensor, &x, 3);
+                    x[spec.k + column] = bf16::from_f32(bad);
+                    let y = run(kernel, &tensor, &x, 3);
+                    assert!(clean.iter().all(|y| y.is_finite()));
+                    for (n, (y, clean)) in y.iter().zip(&clean).enumerate() {
+                        if n / spec.n == 1 {
+                            assert!(!y.is_finite(), "{} {zero_kind:?} {bad} n={n}", kernel.name);
+                        } else {
+                            assert_eq!(y, clean, "{} {zero_kind:?} {bad} n={n}", kernel.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn run(kernel: &Kernel, tensor: &PackedTensor<'_>, x: &[bf16], m: usize) -> Vec<f32> {
+    let mut y = vec![f32::NAN; m * tensor.n()];
+    let (x, out) = (Activations::Bf16(x), Outputs::F32(&mut y));
+    linear_with_kernel(
+        kernel.name,
+        tensor,
+        x,
+        tensor.k(),
+        m,
+        None,
+        out,
+        128,
+        &Serial,
+    )
+    .unwrap();
+    y
+}
+
+/// Codes, zero-points and activations at their ends, K long enough that narrow accumulators would
+/// saturate or wrap: 16-bit sums of byte pairs on AVX2, 32-bit sums of a long chunk.
+#[test]
+fn extreme_codes_do_not_saturate() {
+    let machine = IsaSet::detect();
+    for bits in [4, 8] {
+        let highest = if bits == 4 { 15 } else { 255 };
+        for (code, zero, sign) in [
+            (highest, 0, 1.0),
+            (0, 255, 1.0),
+            (highest, 0, -1.0),
+            (0, 0, -1.0),
+        ] {
+            let spec = SegmentSpec {
+                zero_kind: ZeroKind::U8,
+                ..spec(2, 40_000, bits, None)
+            };
+            let mut parts = tensors::Parts::random(&spec, &mut Random::new(7));
+            parts.codes.fill(code);
+            parts.zeros.fill(zero);
+            let packed = Aligned::new(&parts.pack(&spec));
+            let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+            let x = vec![bf16::from_f32(sign); spec.k];
+            let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+            for kernel in KERNELS
+                .iter()
+                .filter(|row| row.bits == bits && machine.contains(row.isa))
+            {
+                for max_chunk in [128, 32_768] {
+                    let expected = expect(kernel.form, &spec, &tensor, &wide, max_chunk);
+                    let mut y = vec![f32::NAN; spec.n];
+                    let (x, out) = (Activations::Bf16(&x), Outputs::F32(&mut y));
+                    linear_with_kernel(
+                        kernel.name,
+                        &tensor,
+                        x,
+                        spec.k,
+                        1,
+                        None,
+                        out,
+                        max_chunk,
+                        &Serial,
+                    )
+                    .unwrap();
+                    for (n, y) in y.iter().enumerate() {
+                        let error = (f64::from(*y) - expected.y[n]).abs();
+                        assert!(
+                            error <= expected.tolerance[n],
+                            "{} code {code} zero {zero} x {sign} chunk {max_chunk}: {y} instead of {}",
+                            kernel.name,
+                            expected.y[n]
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_fit_is_refused() {
+    let packed = Aligned::random(&[spec(3, 8, 4, None), spec(3, 8, 8, None)], 8);
+    let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+    assert!(by_name("scalar-f32q4").is_some());
+    for name in ["scalar-f32q4", "scalar-f32q8", "nonsense"] {
+        let mut y = [7.0; 6];
+        let (x, out) = (Activations::F32(&[1.0; 8]), Outputs::F32(&mut y));
+        let error =
+            linear_with_kernel(name, &tensor, x, 8, 1, None, out, 128, &Serial).unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+        assert_eq!(y, [7.0; 6]);
+    }
+}
