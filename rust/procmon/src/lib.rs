@@ -1,0 +1,32 @@
+//! Memory of a process tree, from Linux `/proc`, and `malloc_trim` with before and after.
+//!
+//! Which kernel field each number comes from:
+//!
+//! | number | file, line | means |
+//! |---|---|---|
+//! | `rss_anon_bytes` | `status`, `RssAnon` | resident anonymous pages: heap, stacks, private mappings without a file |
+//! | `rss_file_bytes` | `status`, `RssFile` | resident pages of mapped files, counted in full by every process that maps them |
+//! | `rss_shmem_bytes` | `status`, `RssShmem` | resident shared memory (tmpfs, `/dev/shm`, shared anonymous), counted in full likewise |
+//! | `vm_swap_bytes` | `status`, `VmSwap` | anonymous pages swapped out |
+//! | `pss_bytes`, `pss_anon_bytes`, … | `smaps_rollup`, `Pss`, `Pss_Anon`, … | each page divided by the number of processes that map it: sums over a tree without counting twice |
+//! | `private_clean_bytes`, … | `smaps_rollup`, `Private_*` | pages that only this process maps |
+//!
+//! `status` costs microseconds. `smaps_rollup` walks every page table of the process (milliseconds per GiB)
+//! and needs ptrace rights; [`Detail`] says whether it is read. After a fork, copy-on-write pages are in
+//! `RssAnon` of parent and child both: a sum of `RssAnon` over a tree is an upper bound, a sum of
+//! `Pss_Anon` is exact. The counters behind `status` are kept per CPU and may lag by some pages per thread.
+//!
+//! Parsing ([`memory`], [`tree`]) takes `&str` and is separate from reading ([`Procfs`]).
+
+pub mod error;
+pub mod memory;
+mod os;
+pub mod procfs;
+pub mod tree;
+pub mod trim;
+
+pub use error::ProcError;
+pub use memory::{SmapsRollup, Status, StatusMemory};
+pub use procfs::{Detail, ProcessMemory, Procfs};
+pub use tree::{Problem, TreeMemory};
+pub use trim::{TrimResult, malloc_trim};
