@@ -1,0 +1,70 @@
+"""The environment, and nothing else, decides the settings."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from vllm_omni.errors import FormatError, OmniError
+from vllm_omni.settings import PREFIX, Settings, user_cache_folder
+
+
+def test_defaults() -> None:
+    assert Settings.from_env({}) == Settings(isa="auto", native=True, disable=False)
+
+
+@pytest.mark.parametrize("isa", ["auto", "scalar", "avx2", "avx512"])
+def test_isa(isa: str) -> None:
+    assert Settings.from_env({PREFIX + "ISA": isa}).isa == isa
+
+
+def test_switches() -> None:
+    settings = Settings.from_env({PREFIX + "NATIVE": "0", PREFIX + "DISABLE": "1", "VLLM_LOGGING_LEVEL": "x"})
+    assert (settings.native, settings.disable) == (False, True)
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PREFIX + "ISA", "scalar")
+    assert Settings.from_env().isa == "scalar"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ISAA", "avx2", "unknown environment variable VLLM_OMNI_EDGE_ISAA: expected one of VLLM_OMNI_EDGE_"),
+        ("ISA", "sse", "VLLM_OMNI_EDGE_ISA is 'sse': expected auto or scalar or avx2 or avx512"),
+        ("ISA", "", "VLLM_OMNI_EDGE_ISA is ''"),
+        ("NATIVE", "yes", "VLLM_OMNI_EDGE_NATIVE is 'yes': expected 1 or 0"),
+        ("DISABLE", "true", "VLLM_OMNI_EDGE_DISABLE is 'true': expected 0 or 1"),
+    ],
+)
+def test_bad_values(name: str, value: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
+    env = {PREFIX + name: value}
+    with pytest.raises(OmniError) as error:
+        Settings.from_env(env)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    # In the plugin an exception would end the engine: a warning, and the default.
+    caplog.set_level(logging.WARNING, logger="vllm.omni_edge")
+    logging.getLogger("vllm").propagate = True
+    assert Settings.from_env(env, strict=False) == Settings()
+    assert message in caplog.text
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Settings().isa = "avx2"  # type: ignore[misc]
+
+
+def test_user_cache_folder() -> None:
+    assert user_cache_folder({"XDG_CACHE_HOME": "/elsewhere"}) == Path("/elsewhere/vllm-omni-edge")
+    home = Path.home() / ".cache" / "vllm-omni-edge"
+    assert user_cache_folder({}) == home
+    assert user_cache_folder({"XDG_CACHE_HOME": "not/absolute"}) == home
+
+
+def test_a_format_error_is_both() -> None:
+    assert issubclass(FormatError, ValueError)
+    assert issubclass(FormatError, OmniError)

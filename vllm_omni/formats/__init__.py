@@ -1,0 +1,1 @@
+"""Checkpoint words to codes: one module per format, each returning :class:`affine.AffineCodes`."""
