@@ -1,0 +1,5 @@
+"""``python -m benchmarks.kernels``."""
+
+from benchmarks.kernels.gemv import app
+
+app()

@@ -1,0 +1,113 @@
+"""The kernel benchmark on buffers of a few KiB: what it refuses, checks, computes and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.kernels import artifact, gemv, provenance
+from vllm_omni.errors import OmniError
+
+SMALL = ["--shapes", "16x64", "--buffer-mib", "1", "--allow-cached", "--samples", "2", "--threads", "1"]
+MANDATORY = {
+    "time_utc", "cpu_model", "cpu_flags", "cpus_allowed", "last_level_cache_bytes", "kernel_version",
+    "git_commit", "git_dirty", "rustc", "library_sha256", "layout_version", "isa_level", "torch", "python",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _same_threads_afterwards():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(gemv.app, [*SMALL, *arguments])
+
+
+@pytest.mark.parametrize("mapping", ["anonymous", "file"])
+def test_an_artifact_holds_raw_samples_and_where_they_come_from(tmp_path: Path, mapping: str) -> None:
+    out = tmp_path / "results" / "new.json"
+    done = run("--groups", "32", "--bits", "4,8", "--mapping", mapping, "--out", str(out))
+    assert done.exit_code == 0, done.output
+    content = json.loads(out.read_text())
+    assert content["schema_version"] == artifact.SCHEMA_VERSION
+    assert content["provenance"].keys() >= MANDATORY
+    assert content["settings"]["mapping"] == mapping
+    # bits x zeros x activation
+    assert len(content["results"]) == 2 * 2 * 2
+    for result in content["results"]:
+        assert len(result["kernel_ns"]) == len(result["ceiling_ns"]) == 2
+        assert result["kernel"].endswith(f"q{result['weight']['bits']}")
+        assert 0 < result["bytes_read"] <= 1 << 20
+        assert result["relative_error"] <= gemv.TOLERANCE[result["activation"]]
+    assert [path.name for path in out.parent.iterdir()] == ["new.json"]
+
+
+def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "old.json"
+    out.write_text("old")
+    done = run("--out", str(out))
+    assert done.exit_code == 2
+    assert "never overwritten" in done.output
+    with pytest.raises(OmniError, match="never overwritten"):
+        artifact.write(out, {})
+    assert out.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--shapes", "16"], "--shapes 16: expected NxK"),
+        (["--shapes", "0x8"], "--shapes 0x8: expected NxK"),
+        (["--groups", "many"], "--groups many: expected integers"),
+        (["--activation", "int4"], "--activation int4: expected some of native,int8,int8_32"),
+        (["--mapping", "huge"], "--mapping huge: expected some of anonymous,file"),
+        (["--shapes", "4096x4096"], "do not fit a buffer"),
+        (["--buffer-mib", str(1 << 40)], "of the available memory"),
+    ],
+)
+def test_bad_options_are_one_line(arguments: list[str], complaint: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert complaint in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_a_buffer_that_fits_the_cache_is_refused() -> None:
+    with pytest.raises(OmniError, match="last-level cache"):
+        gemv.buffer_bytes(1, allow_cached=False)
+    assert gemv.buffer_bytes(1, allow_cached=True) == 1 << 20
+
+
+def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gemv.TOLERANCE, "native", 1e-9)
+    done = run("--groups", "32", "--activation", "native")
+    assert done.exit_code == 2
+    assert "relative error" in done.output
+
+
+def test_figures_follow_from_the_samples() -> None:
+    m = gemv.Measurement("name", 0.0, 1, 600, kernel_ns=[100, 200, 300], ceiling_ns=[50, 180, 60])
+    assert m.fraction == 0.5
+    assert m.gb_per_s(m.kernel_ns) == 3.0
+    assert m.gb_per_s(m.ceiling_ns) == 10.0
+
+
+def test_below_the_minimum_the_exit_code_says_so() -> None:
+    done = run("--groups", "32", "--bits", "4", "--minimum", "1e9")
+    assert done.exit_code == 1
+    assert "expected at least" in done.output
+
+
+def test_provenance_has_every_key_and_one_line_values() -> None:
+    found = provenance.collect()
+    assert found.keys() >= MANDATORY
+    assert "\n" not in json.dumps(found)
+    assert isinstance(found["git_dirty"], bool)
