@@ -30,11 +30,15 @@ import: setup ## Turn a GGUF file into a model folder (GGUF=file.gguf DIR=folder
 	@test -n '$(GGUF)' -a -n '$(DIR)' || { echo "error: make import GGUF=file.gguf DIR=folder" >&2; exit 2; }
 	@$(BIN)/vllm-omni import '$(GGUF)' '$(DIR)'
 
+# Tests that start an engine in process get a process of their own: vLLM leaves its threads, loggers and the
+# configuration of torch.compile behind.
 test: setup test-rust ## All tests but the slow ones: cargo, then pytest
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not engine and not slow'
+	$(BIN)/python -m pytest -m 'engine and not slow'
 
 test-all: setup test-rust-all ## The full matrix, slow tests included
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/python -m pytest -m 'not engine'
+	$(BIN)/python -m pytest -m 'engine'
 
 test-rust:
 ifeq ($(NEXTEST),yes)
