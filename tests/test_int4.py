@@ -130,8 +130,8 @@ def test_rows_are_exact_before_one_rounding(isa_level: str, dtype: torch.dtype, 
 def test_smaller_activation_groups_hold_outliers():
     """One input a thousand times the others: only its own run of columns loses accuracy."""
     packed, dense = asymmetric(64, 256, -1)
-    x = torch.randn(4, 256)
-    x[:, 5] *= 1000
+    x = torch.randn(4, 256, generator=torch.Generator().manual_seed(0))
+    x[:, 5] = 1000
     others = dense.copy()
     others[:, :32] = 0  # what the outlier's run contributes is left out of the comparison
     errors = {}

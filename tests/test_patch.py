@@ -93,20 +93,20 @@ def test_reasons_to_leave_out(patch: Patch, version: str, reason: str) -> None:
 
 
 def test_left_out_patches_are_named_and_not_applied(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for patch in ALL:
         patch.undo()
-    monkeypatch.setattr(patching._log, "propagate", True)
-    monkeypatch.setattr(patching._log.parent, "propagate", True)
+    warnings: list[str] = []
+    monkeypatch.setattr(patching._log, "warning", lambda text, *args: warnings.append(text % args))
     outcomes = patching.apply_patches("engine", "0.99.0")
     assert outcomes
     assert not any(outcome.applied or outcome.patch.is_applied() for outcome in outcomes)
     assert patching.left_out("engine") == outcomes
     assert patching.left_out("command") == []
     for outcome in outcomes:
-        assert outcome.patch.target in caplog.text
-    assert "0.99.0" in caplog.text
+        assert outcome.patch.target in " ".join(warnings)
+    assert all("0.99.0" in warning for warning in warnings)
 
 
 def test_stages_are_separate() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from tests.model.text import TOPICS, WINDOW_TOKENS
 
@@ -37,7 +38,12 @@ def engine(folder: Path, **options: Any) -> Iterator[LLM]:
             "kv_cache_memory_bytes": KV_CACHE_BYTES,
             "enable_prefix_caching": True,
         }
-        llm = LLM(str(folder), **settings | options)
+        default_dtype = torch.get_default_dtype()
+        try:
+            llm = LLM(str(folder), **settings | options)
+        finally:
+            # The worker sets the model's for good, as it may in a process of its own.
+            torch.set_default_dtype(default_dtype)
         try:
             yield llm
         finally:
