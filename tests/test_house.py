@@ -175,7 +175,7 @@ def test_no_path_of_one_machine_is_written_down():
     # Labels and domains apart, so that this file names no host either.
     hosts = (
         ("pypi", "org"),
-        ("pythonhosted", "org"),
+        ("python" + "hosted", "org"),
         ("pytorch", "org/whl"),
         ("debian", "org"),
         ("index", "crates", "io"),
