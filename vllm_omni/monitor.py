@@ -1,19 +1,28 @@
-"""Memory of a process tree, and giving free heap pages back. Linux ``/proc``; everything in bytes.
+"""What processes hold and who runs where. Linux ``/proc``; memory in bytes.
 
 >>> from vllm_omni import monitor
 >>> monitor.tree_memory().rss_anon_bytes > 0
 True
 
-What the numbers mean, and which kernel field each comes from:
+**Memory**: :func:`process_memory` and :func:`tree_memory` at one moment, :class:`TreeSampler` over time,
+:func:`smaps_ledger` by mapping, :func:`trim`. What the numbers mean, and which kernel field each comes from:
 
 - ``rss_anon_bytes`` (``RssAnon``): resident anonymous memory. This is what a process *costs*; mapped
-  weights are in ``rss_file_bytes`` and can be dropped and read again.
+  weights are in ``rss_file_bytes`` and can be dropped and read again. Pages shared since a fork count in
+  parent and child both.
 - ``rss_shmem_bytes`` (``RssShmem``): shared memory; summed over a tree it counts each sharer in full.
 - ``pss_bytes``, ``pss_anon_bytes``, … (``Pss``…): every page divided by its number of sharers, so a sum
   over a tree counts nothing twice. ``None`` when any process of the tree could not be read (``problems``,
   or ``unreadable`` of the one process, says why), and for parts that the kernel lacks (before Linux 5.4).
 
-Errors are ``OSError``: ``ProcessLookupError`` when the process does not exist.
+**Cores**: :func:`occupancy` before a measurement, :class:`OccupancyWatch` during one. What a core did is in
+``/proc/stat``, what a task used and where it ran last in its ``stat``; both in clock ticks of 10 ms.
+
+>>> sorted(monitor.occupancy([0], window_s=0.05).cores)
+[0]
+
+Errors are ``OSError``: ``ProcessLookupError`` when the process does not exist. Everything that waits or reads
+lets other Python threads run.
 """
 
 from __future__ import annotations
@@ -21,24 +30,52 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from vllm_omni._rust import ProcessMemory, TreeMemory, TrimResult
-from vllm_omni._rust import malloc_trim as _malloc_trim
-from vllm_omni._rust import process_memory as _process_memory
-from vllm_omni._rust import tree_memory as _tree_memory
+from vllm_omni import _rust
+from vllm_omni._rust import (
+    CgroupLimits,
+    CoreUse,
+    Mapping,
+    Occupancy,
+    OccupancyWatch,
+    ProcessMemory,
+    ProcessUse,
+    TreeMemory,
+    TreeSampler,
+    TreeSamples,
+    TrimResult,
+    WatchResult,
+)
 
 __all__ = [
+    "CgroupLimits",
+    "CoreUse",
+    "Mapping",
+    "Occupancy",
+    "OccupancyWatch",
     "Peak",
     "ProcessMemory",
+    "ProcessUse",
     "Sampler",
     "TreeMemory",
+    "TreeSampler",
+    "TreeSamples",
     "TrimResult",
+    "WatchResult",
+    "bind_memory_to_nodes",
+    "cgroup_limits",
+    "cgroup_throttled_ns",
+    "occupancy",
     "process_memory",
+    "process_start_ticks",
+    "smaps_ledger",
     "tree_memory",
     "trim",
+    "unbind_memory",
 ]
 
 
@@ -47,7 +84,7 @@ def process_memory(pid: int | None = None, *, pss: bool = True) -> ProcessMemory
 
     ``pss=False`` leaves out ``smaps_rollup``, which costs milliseconds per GiB of mapped memory.
     """
-    return _process_memory(os.getpid() if pid is None else pid, pss)
+    return _rust.process_memory(os.getpid() if pid is None else pid, pss)
 
 
 def tree_memory(pid: int | None = None, *, pss: bool = True) -> TreeMemory:
@@ -56,7 +93,7 @@ def tree_memory(pid: int | None = None, *, pss: bool = True) -> TreeMemory:
     A process that ends while the tree is read is counted in ``vanished``; one that cannot be read is listed
     in ``problems``.
     """
-    return _tree_memory(os.getpid() if pid is None else pid, pss)
+    return _rust.tree_memory(os.getpid() if pid is None else pid, pss)
 
 
 def trim() -> TrimResult:
@@ -64,7 +101,60 @@ def trim() -> TrimResult:
 
     ``note`` says when that can have had no effect: another allocator than glibc's is in use.
     """
-    return _malloc_trim()
+    return _rust.malloc_trim()
+
+
+def smaps_ledger(pid: int | None = None) -> list[Mapping]:
+    """Every mapping of process ``pid`` (default: this one), summed by name, largest ``rss_bytes`` first.
+
+    From ``/proc/<pid>/smaps``: milliseconds per GiB, and ptrace rights. ``anon_bytes`` are pages that belong
+    to no file, such as written pages of a private file mapping; ``[heap]`` is glibc's first arena alone,
+    further arenas and thread stacks are ``[anon]``.
+    """
+    return _rust.smaps_ledger(os.getpid() if pid is None else pid)
+
+
+def process_start_ticks(pid: int | None = None) -> int:
+    """When process ``pid`` began (default: this one), in clock ticks since boot: field 22 of its ``stat``.
+
+    With the pid it identifies a process for as long as the machine runs; the pid alone is used again.
+    """
+    return _rust.process_start_ticks(os.getpid() if pid is None else pid)
+
+
+def occupancy(cores: Sequence[int], window_s: float = 0.75, own_pids: Sequence[int] = ()) -> Occupancy:
+    """What ``cores`` did over the next ``window_s``, and which processes ran there.
+
+    Processes of ``own_pids`` and their descendants are own: they are in no list and not in ``foreign``. A
+    task counts on the core it ran on last, looked at four times a second. Raises ``ValueError`` for a core
+    that is offline or absent.
+    """
+    return _rust.occupancy(cores, window_s, own_pids)
+
+
+def cgroup_limits(pid: int | None = None) -> CgroupLimits:
+    """What control groups (version 1 or 2) allow process ``pid``, the smallest on the way up to the mount."""
+    return _rust.cgroup_limits(os.getpid() if pid is None else pid)
+
+
+def cgroup_throttled_ns(pid: int | None = None) -> int | None:
+    """Time that the control groups of process ``pid`` waited for their CPU quota since they exist, summed
+    over cores; ``None`` where no group accounts for it."""
+    return _rust.cgroup_throttled_ns(os.getpid() if pid is None else pid)
+
+
+def bind_memory_to_nodes(nodes: Sequence[int]) -> None:
+    """Take the calling thread's future pages from these memory nodes alone (``MPOL_BIND``).
+
+    What it starts afterwards inherits that, across ``exec`` as well. Pages that are there stay. ``OSError``:
+    ``EINVAL`` for no node or one this machine lacks, ``EPERM`` where a sandbox forbids the call.
+    """
+    _rust.bind_memory_to_nodes(nodes)
+
+
+def unbind_memory() -> None:
+    """Give the calling thread the default memory policy again."""
+    _rust.unbind_memory()
 
 
 @dataclass(frozen=True)

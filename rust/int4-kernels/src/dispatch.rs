@@ -12,7 +12,8 @@ const TABLES: [&[Kernel]; 3] = [avx512::KERNELS, avx2::KERNELS, scalar::KERNELS]
 #[cfg(not(target_arch = "x86_64"))]
 const TABLES: [&[Kernel]; 1] = [scalar::KERNELS];
 
-const KERNEL_COUNT: usize = {
+/// How many kernels there are.
+pub const KERNEL_COUNT: usize = {
     let mut count = 0;
     let mut table = 0;
     while table < TABLES.len() {
@@ -51,6 +52,17 @@ pub fn available(set: IsaSet) -> impl Iterator<Item = &'static Kernel> {
 /// The kernel of that name.
 pub fn by_name(name: &str) -> Option<&'static Kernel> {
     KERNELS.iter().find(|kernel| kernel.name == name)
+}
+
+/// The place of a kernel in [`KERNELS`].
+///
+/// # Panics
+/// When `kernel` is not one of them.
+pub fn position(kernel: &'static Kernel) -> usize {
+    let bytes = std::ptr::from_ref(kernel).addr() - KERNELS.as_ptr().addr();
+    let position = bytes / size_of::<Kernel>();
+    assert!(std::ptr::eq(&raw const KERNELS[position], kernel));
+    position
 }
 
 /// The form activations are brought into: int8 when asked for; otherwise bf16 where the machine has
@@ -193,6 +205,9 @@ mod tests {
             );
         }
         assert!(by_name("scalar-f32q5").is_none());
+        for (place, kernel) in KERNELS.iter().enumerate() {
+            assert_eq!(position(kernel), place);
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | `store`, `scratch` | results → outputs; buffers that are reused |
 //! | [`operands`] | activations, outputs, numerics of a call |
 //! | [`linear`](mod@linear), `plan`, [`embedding`] | the drivers |
+//! | [`call_counts`] | which kernel read which tensor how often |
 //! | [`parallel`] | the team of threads a caller lends |
 //! | `scalar`, `x86_64` | microkernels |
 //! | `tiles` | disjoint parts of one buffer for the tasks of a region |
@@ -22,6 +23,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("the packed layout is little endian and read in place");
 
+pub mod call_counts;
 pub mod dispatch;
 mod element;
 pub mod embedding;
@@ -45,12 +47,13 @@ mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+pub use call_counts::{CallCounts, Calls};
 pub use embedding::rows;
 pub use error::Int4Error;
 pub use isa::{Isa, IsaLevel, IsaSet};
 pub use kernel::{ActivationForm, Kernel, ScaleType};
 pub use layout::{CodeKind, PackedTensor, Section, Segment, SegmentSpec, ZeroKind};
-pub use linear::{linear, linear_with_kernel};
+pub use linear::{KernelsRan, linear, linear_with_kernel};
 pub use operands::{Activations, Dtype, Numerics, Outputs};
 pub use pack::{PackZeros, Unpacked, pack_into, unpack};
 pub use parallel::{Parallel, ScopedThreads, Serial};

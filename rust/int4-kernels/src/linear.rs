@@ -16,7 +16,7 @@ use crate::dispatch;
 use crate::element::Element;
 use crate::error::Int4Error;
 use crate::isa::IsaSet;
-use crate::kernel::{ActivationForm, MAX_ROWS, NR, Strip};
+use crate::kernel::{ActivationForm, Kernel, MAX_ROWS, NR, Strip};
 use crate::layout::PackedTensor;
 use crate::operands::{Activations, Numerics, Outputs, check_length};
 use crate::parallel::{Parallel, Serial};
@@ -41,10 +41,29 @@ const TASKS_PER_THREAD: usize = 4;
 /// Activations below this many elements are prepared on the calling thread.
 const SMALLEST_PARALLEL_PREPARATION: usize = 32 << 10;
 
+/// The kernels of one call, each once. The segments of a tensor differ in their width of codes at most, so
+/// there are at most two; none when there was no row to compute.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelsRan([Option<&'static Kernel>; 2]);
+
+impl KernelsRan {
+    fn of(plan: &Plan<'_>) -> Self {
+        let first = plan.segments[0].kernel;
+        let others = plan.segments.iter().map(|segment| segment.kernel);
+        let second = others.into_iter().find(|kernel| kernel.bits != first.bits);
+        Self([Some(first), second])
+    }
+
+    /// The kernels, that of the first segment first.
+    pub fn iter(&self) -> impl Iterator<Item = &'static Kernel> {
+        self.0.into_iter().flatten()
+    }
+}
+
 /// Computes `y[m][ΣN] = x[m][K] · Wᵀ + bias`, each output rounded once from fp32.
 ///
 /// `x` is `[m][K]` with `x_stride` elements from one row to the next; the bias, of any type, is
-/// `[ΣN]`; `y` is contiguous. Returns the name of the kernel that computed the first segment.
+/// `[ΣN]`; `y` is contiguous. Returns the kernels that computed it.
 ///
 /// # Errors
 /// Lengths that do not fit the tensor, an unusable chunk, an [`IsaSet`] that names more than this
@@ -64,7 +83,7 @@ pub fn linear(
     numerics: Numerics,
     isa: IsaSet,
     parallel: &dyn Parallel,
-) -> Result<&'static str, Int4Error> {
+) -> Result<KernelsRan, Int4Error> {
     let dtype = x.dtype();
     let choose = |bits| Ok(dispatch::select(isa, numerics, dtype, bits));
     run(&choose, w, x, x_stride, m, bias, y, numerics, isa, parallel)
@@ -120,7 +139,7 @@ fn run(
     numerics: Numerics,
     isa: IsaSet,
     parallel: &dyn Parallel,
-) -> Result<&'static str, Int4Error> {
+) -> Result<KernelsRan, Int4Error> {
     numerics.validate()?;
     let machine = IsaSet::detect();
     if let Some(missing) = isa.first_missing_in(machine) {
@@ -150,7 +169,11 @@ fn run(
         (Activations::F32(x), Outputs::F16(y)) => call.blocks(x, y),
         (Activations::F32(x), Outputs::F32(y)) => call.blocks(x, y),
     }
-    Ok(plan.segments[0].kernel.name)
+    Ok(if m == 0 {
+        KernelsRan::default()
+    } else {
+        KernelsRan::of(&plan)
+    })
 }
 
 fn check_activations(

@@ -327,6 +327,39 @@ fn all_zero_activations_give_the_bias() {
     }
 }
 
+#[test]
+fn a_call_tells_the_kernels_of_all_its_segments() {
+    let named = |specs: &[SegmentSpec], m: usize| -> Vec<&str> {
+        let packed = Aligned::random(specs, 17);
+        let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+        let x = vec![0.0f32; 32 * m];
+        let mut y = vec![0.0; m * tensor.n()];
+        linear(
+            &tensor,
+            Activations::F32(&x),
+            32,
+            m,
+            None,
+            Outputs::F32(&mut y),
+            INT8,
+            IsaSet::scalar(),
+            &Serial,
+        )
+        .unwrap()
+        .iter()
+        .map(|kernel| kernel.name)
+        .collect()
+    };
+    let (four, eight) = (spec(5, 32, 4, None), spec(7, 32, 8, None));
+    assert_eq!(named(&[four], 1), ["scalar-int8q4"]);
+    assert_eq!(named(&[four, four, four], 2), ["scalar-int8q4"]);
+    assert_eq!(
+        named(&[eight, four, eight], 2),
+        ["scalar-int8q8", "scalar-int8q4"]
+    );
+    assert!(named(&[four], 0).is_empty());
+}
+
 /// The loops that prepare activations are compiled for several register widths; scalar kernels read
 /// the result of each, so the bits must agree.
 #[test]
@@ -373,6 +406,7 @@ fn calls_that_do_not_fit_are_refused_and_write_nothing() {
             isa,
             &Serial,
         )
+        .map(drop)
     };
     let isa = IsaSet::detect();
     let native = Numerics::Native;

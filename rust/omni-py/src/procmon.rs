@@ -1,7 +1,9 @@
 //! `procmon` for Python: frozen records and three functions.
 
 use ::procmon::{Detail, ProcError, Procfs, SmapsRollup, StatusMemory};
-use pyo3::exceptions::{PyFileNotFoundError, PyOSError, PyPermissionError, PyProcessLookupError};
+use pyo3::exceptions::{
+    PyFileNotFoundError, PyOSError, PyPermissionError, PyProcessLookupError, PyValueError,
+};
 use pyo3::prelude::*;
 
 /// Memory of one process at one moment.
@@ -200,13 +202,14 @@ fn or_none(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "None".to_owned(), |bytes| bytes.to_string())
 }
 
-/// Each variant is a kind of `OSError`.
-fn to_py_err(error: ProcError) -> PyErr {
+/// Each variant is a kind of `OSError`, but a core that is not there: that is a wrong argument.
+pub fn to_py_err(error: ProcError) -> PyErr {
     let line = error.to_string();
     match error {
         ProcError::Vanished { .. } => PyProcessLookupError::new_err(line),
         ProcError::Denied { .. } => PyPermissionError::new_err(line),
         ProcError::NoSuchFile { .. } => PyFileNotFoundError::new_err(line),
+        ProcError::NoSuchCore { .. } => PyValueError::new_err(line),
         ProcError::Io { .. } | ProcError::MissingField { .. } | ProcError::BadField { .. } => {
             PyOSError::new_err(line)
         }

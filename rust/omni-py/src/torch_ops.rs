@@ -9,6 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::isa;
+use crate::kernel_calls;
 use crate::torch_abi::{self, DType, Operator, Rows, Scalar, Tensor, TorchThreads, View};
 
 const FLOATS: [DType; 3] = [DType::Bf16, DType::F16, DType::F32];
@@ -46,8 +47,12 @@ pub fn numerics(activation: i64) -> Result<Numerics, String> {
     }
 }
 
-/// A packed tensor of the shape that the caller states.
-fn packed_tensor<'a>(packed: &View<'a>, n: i64, k: i64) -> Result<PackedTensor<'a>, String> {
+/// A packed tensor of the shape that the caller states, and its bytes.
+fn packed_tensor<'a>(
+    packed: &View<'a>,
+    n: i64,
+    k: i64,
+) -> Result<(PackedTensor<'a>, &'a [u8]), String> {
     packed.dtype(&[DType::U8])?;
     let bytes = packed
         .contiguous::<u8>()
@@ -66,7 +71,7 @@ fn packed_tensor<'a>(packed: &View<'a>, n: i64, k: i64) -> Result<PackedTensor<'
             [n, k]
         ));
     }
-    Ok(tensor)
+    Ok((tensor, bytes))
 }
 
 /// `int4_linear(x, packed, bias, n, k, activation)`.
@@ -97,7 +102,7 @@ fn linear<T: Float>(
     activation: i64,
 ) -> Result<Tensor, String> {
     let packed = packed.view("packed")?;
-    let weight = packed_tensor(&packed, n, k)?;
+    let (weight, packed) = packed_tensor(&packed, n, k)?;
     let numerics = numerics(activation)?;
     let Some((&columns, leading)) = x.sizes.split_last().filter(|(columns, _)| **columns == k)
     else {
@@ -134,6 +139,7 @@ fn linear<T: Float>(
             isa,
             &TorchThreads,
         )
+        .map(|ran| kernel_calls::count_linear(ran, packed))
         .map_err(|e| e.to_string())
     };
     match x.rows(columns) {
@@ -201,7 +207,7 @@ impl Operator<2, 3> for Embedding {
 
 fn embedding<T: Float>(ids: &Tensor, packed: &Tensor, n: i64, k: i64) -> Result<Tensor, String> {
     let packed = packed.view("packed")?;
-    let weight = packed_tensor(&packed, n, k)?;
+    let (weight, packed) = packed_tensor(&packed, n, k)?;
     let ids = ids.view("ids")?;
     let wide = match ids.dtype(&[DType::I64, DType::I32])? {
         DType::I64 => copied_if_needed::<i64>(&ids)?,
@@ -216,6 +222,9 @@ fn embedding<T: Float>(ids: &Tensor, packed: &Tensor, n: i64, k: i64) -> Result<
     let outputs = T::outputs(y.elements_mut(wide.elements().len() * weight.k())?);
     int4_kernels::rows(&weight, wide.elements(), outputs, &TorchThreads)
         .map_err(|e| e.to_string())?;
+    if !wide.elements().is_empty() {
+        kernel_calls::count_rows(&weight, packed);
+    }
     Ok(y)
 }
 

@@ -25,6 +25,11 @@ pub enum ProcError {
         /// File name below `/proc/<pid>/`.
         file: &'static str,
     },
+    /// `/proc/stat` has no line for the core.
+    NoSuchCore {
+        /// The core asked for.
+        core: u32,
+    },
     /// Any other I/O error.
     Io {
         /// The file, below the root of the file system read.
@@ -59,6 +64,9 @@ impl fmt::Display for ProcError {
             }
             Self::NoSuchFile { pid, file } => {
                 write!(f, "this kernel has no {file} (process {pid})")
+            }
+            Self::NoSuchCore { core } => {
+                write!(f, "core {core} is offline or does not exist")
             }
             Self::Io { file, source } => write!(f, "cannot read {file}: {source}"),
             Self::MissingField { file, field } => {

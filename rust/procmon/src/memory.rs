@@ -31,6 +31,27 @@ pub struct StatusMemory {
     pub vm_swap_bytes: u64,
 }
 
+impl StatusMemory {
+    /// Field by field.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    /// Field by field, the larger one.
+    pub(crate) fn highest(&self, other: &Self) -> Self {
+        self.each(other, u64::max)
+    }
+
+    fn each(&self, other: &Self, of: fn(u64, u64) -> u64) -> Self {
+        Self {
+            rss_anon_bytes: of(self.rss_anon_bytes, other.rss_anon_bytes),
+            rss_file_bytes: of(self.rss_file_bytes, other.rss_file_bytes),
+            rss_shmem_bytes: of(self.rss_shmem_bytes, other.rss_shmem_bytes),
+            vm_swap_bytes: of(self.vm_swap_bytes, other.vm_swap_bytes),
+        }
+    }
+}
+
 impl Status {
     /// Parse the text of `/proc/<pid>/status`.
     ///

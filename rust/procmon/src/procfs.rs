@@ -1,11 +1,14 @@
 //! Reading one process.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use crate::cpu_stat::{CoreTicks, parse_cores};
 use crate::error::ProcError;
 use crate::memory::{SmapsRollup, Status, StatusMemory};
+use crate::task_stat::TaskStat;
 
 /// How much is read of each process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,24 +106,87 @@ impl Procfs {
         Ok(pids)
     }
 
+    /// `stat` of process `pid`: times are of all its threads.
+    ///
+    /// # Errors
+    /// As [`Procfs::process_memory`].
+    pub fn process_stat(&self, pid: u32) -> Result<TaskStat, ProcError> {
+        TaskStat::parse(&self.read(pid, "stat")?)
+    }
+
+    /// `stat` of each thread of process `pid` that is there when it is read.
+    ///
+    /// # Errors
+    /// When the threads cannot be listed.
+    pub(crate) fn thread_stats(&self, pid: u32) -> Result<Vec<TaskStat>, ProcError> {
+        let folder = self.root.join(pid.to_string()).join("task");
+        let failed = |source| self.failed(pid, "task", source);
+        let mut threads = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path().join("stat");
+            // A thread that has ended meanwhile is left out.
+            if let Ok(bytes) = fs::read(path)
+                && let Ok(stat) = TaskStat::parse(&String::from_utf8_lossy(&bytes))
+            {
+                threads.push(stat);
+            }
+        }
+        Ok(threads)
+    }
+
+    /// What every core did since boot.
+    ///
+    /// # Errors
+    /// When `/proc/stat` cannot be read or parsed.
+    pub fn cores(&self) -> Result<BTreeMap<u32, CoreTicks>, ProcError> {
+        parse_cores(&self.read_global("stat")?)
+    }
+
+    /// `loadavg`, open; `None` where there is none.
+    pub(crate) fn open_loadavg(&self) -> Option<fs::File> {
+        fs::File::open(self.root.join("loadavg")).ok()
+    }
+
+    /// A file below `/proc/<pid>/`, open. It stays this process's: when the process ends, reading fails, even
+    /// when its number is used again.
+    pub(crate) fn open(&self, pid: u32, file: &'static str) -> Result<fs::File, ProcError> {
+        fs::File::open(self.root.join(pid.to_string()).join(file))
+            .map_err(|source| self.failed(pid, file, source))
+    }
+
     /// A file below `/proc/<pid>/`. Names of tasks may be any bytes; they are read lossily.
     pub(crate) fn read(&self, pid: u32, file: &'static str) -> Result<String, ProcError> {
-        let folder = self.root.join(pid.to_string());
-        let path = folder.join(file);
-        match fs::read(&path) {
+        match fs::read(self.root.join(pid.to_string()).join(file)) {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Err(source) => Err(match (source.kind(), source.raw_os_error()) {
-                (_, Some(libc::ESRCH)) => ProcError::Vanished { pid },
-                (io::ErrorKind::NotFound, _) if folder.exists() => {
-                    ProcError::NoSuchFile { pid, file }
-                }
-                (io::ErrorKind::NotFound, _) => ProcError::Vanished { pid },
-                (io::ErrorKind::PermissionDenied, _) => ProcError::Denied { pid, file },
-                _ => ProcError::Io {
-                    file: path.display().to_string(),
-                    source,
-                },
-            }),
+            Err(source) => Err(self.failed(pid, file, source)),
+        }
+    }
+
+    /// A file below `/proc/self/`.
+    pub(crate) fn read_own(&self, file: &str) -> Result<String, ProcError> {
+        self.read_global(&format!("self/{file}"))
+    }
+
+    fn read_global(&self, file: &str) -> Result<String, ProcError> {
+        let path = self.root.join(file);
+        fs::read_to_string(&path).map_err(|source| ProcError::Io {
+            file: path.display().to_string(),
+            source,
+        })
+    }
+
+    /// Why `file` of process `pid` could not be read.
+    pub(crate) fn failed(&self, pid: u32, file: &'static str, source: io::Error) -> ProcError {
+        let folder = self.root.join(pid.to_string());
+        match (source.kind(), source.raw_os_error()) {
+            (_, Some(libc::ESRCH)) => ProcError::Vanished { pid },
+            (io::ErrorKind::NotFound, _) if folder.exists() => ProcError::NoSuchFile { pid, file },
+            (io::ErrorKind::NotFound, _) => ProcError::Vanished { pid },
+            (io::ErrorKind::PermissionDenied, _) => ProcError::Denied { pid, file },
+            _ => ProcError::Io {
+                file: folder.join(file).display().to_string(),
+                source,
+            },
         }
     }
 }

@@ -32,17 +32,11 @@ impl TreeMemory {
     /// are counted once for each.
     #[must_use]
     pub fn status(&self) -> StatusMemory {
-        let sum = |of: fn(&StatusMemory) -> u64| {
-            self.processes.iter().fold(0_u64, |sum, process| {
-                sum.saturating_add(of(&process.status))
+        self.processes
+            .iter()
+            .fold(StatusMemory::default(), |sum, process| {
+                sum.plus(&process.status)
             })
-        };
-        StatusMemory {
-            rss_anon_bytes: sum(|m| m.rss_anon_bytes),
-            rss_file_bytes: sum(|m| m.rss_file_bytes),
-            rss_shmem_bytes: sum(|m| m.rss_shmem_bytes),
-            vm_swap_bytes: sum(|m| m.vm_swap_bytes),
-        }
     }
 
     /// Sums of the `smaps_rollup` lines over the tree. `None` unless every process in the tree could be
@@ -117,7 +111,7 @@ impl Procfs {
         tree
     }
 
-    fn children_by_parent(&self) -> Result<HashMap<u32, Vec<u32>>, ProcError> {
+    pub(crate) fn children_by_parent(&self) -> Result<HashMap<u32, Vec<u32>>, ProcError> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for pid in self.pids()? {
             // Gone or hidden: not a readable descendant of ours either way.
