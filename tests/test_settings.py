@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllm_omni.errors import FormatError, OmniError
-from vllm_omni.settings import PREFIX, Settings, user_cache_folder
+from vllm_omni.settings import PREFIX, Settings, own_variables, performance_variables, user_cache_folder
 
 
 def test_defaults() -> None:
@@ -68,3 +68,14 @@ def test_user_cache_folder() -> None:
 def test_a_format_error_is_both() -> None:
     assert issubclass(FormatError, ValueError)
     assert issubclass(FormatError, OmniError)
+
+
+def test_a_measurements_variables_hold_no_secret() -> None:
+    shown = {"OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1", "GLIBC_TUNABLES": "x"}
+    hidden = {"VLLM_API_KEY": "k", "VLLM_USE_TOKEN": "t", "HOME": "h", "OMP": "no variable of OpenMP"}
+    assert performance_variables(shown | hidden) == shown
+
+
+def test_own_variables_leave_out_paths() -> None:
+    env = {PREFIX + "ISA": "avx2", PREFIX + "FAILURE_FILE": "/x", "OTHER": "1"}
+    assert own_variables(env) == {PREFIX + "ISA": "avx2"}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,34 @@ def given(*names: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Those of vLLM's and OpenMP's variables ``names`` that the user has set, with their values."""
     env = os.environ if env is None else env
     return {name: env[name] for name in names if env.get(name)}
+
+
+def inherited(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Every variable of this process, to build a child's environment from."""
+    return dict(os.environ if env is None else env)
+
+
+# Variables that change how fast an engine is, how much memory it takes or what it computes with.
+_PERFORMANCE = re.compile(
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|DNNL|ONEDNN|MALLOC|TCMALLOC|TORCH|TORCHINDUCTOR|PYTORCH|NUMEXPR)_\w+"
+    r"|VLLM_(CPU|USE|ENABLE|CACHE|PLUGINS|TARGET|WORKER|COMPILE|DISABLE)\w*"
+    r"|LD_PRELOAD|GLIBC_TUNABLES|ATEN_CPU_CAPABILITY|PYTHONHASHSEED|CUDA_VISIBLE_DEVICES"
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+def own_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our variables that are set, but for paths that our commands hand to their children."""
+    env = os.environ if env is None else env
+    return {name: env[name] for name in sorted(env) if name.startswith(PREFIX) and name != FAILURE_FILE}
+
+
+def performance_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Allow-listed variables that change what is measured, for an artifact's provenance; never a secret."""
+    env = os.environ if env is None else env
+    return {
+        name: env[name] for name in sorted(env) if _PERFORMANCE.fullmatch(name) and not _SECRET.search(name)
+    }
 
 
 def user_cache_folder(env: Mapping[str, str] | None = None) -> Path:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from vllm_omni import int4, layout
+from vllm_omni.formats import round_to_nearest
 
 
 def pieces(packed: int4.PackedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -79,3 +80,17 @@ def test_the_scale_type_follows_the_range(factor: float, scale_type: str):
 def test_bad_input_is_named(weight: torch.Tensor, arguments: dict, message: str):
     with pytest.raises(int4.FormatError, match=message):
         int4.quantize(weight, **arguments)
+
+
+def test_scales_can_be_exact_in_bfloat16():
+    """An engine that keeps scales in bfloat16 then has the same weights; the codes follow those scales."""
+    weight = torch.randn(8, 256, generator=torch.Generator().manual_seed(0)) * 0.02
+    arguments = {"group_size": 64, "bits": 4, "symmetric": True}
+    free = round_to_nearest.quantize(weight, **arguments)
+    exact = round_to_nearest.quantize(weight, **arguments, scales_exact_in_bfloat16=True)
+    assert exact.scales.dtype == torch.float16
+    assert torch.equal(exact.scales.bfloat16().half(), exact.scales)
+    assert not torch.equal(free.scales.bfloat16().half(), free.scales)
+    step = exact.scales.float().repeat_interleave(64, dim=1)
+    nearest = (weight / step).round().clamp(-8, 7) + 8
+    assert torch.equal(exact.codes.float(), nearest)

@@ -60,8 +60,9 @@ def _megabytes(nbytes: int) -> str:
 class Reporter:
     """Progress of work longer than two seconds: a bar on a terminal, a line every few seconds elsewhere."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, verb: str = "importing") -> None:
         self._console = console
+        self._verb = verb
         self._bar: Progress | None = None
         self._task: Any = None
         self._started = time.monotonic()
@@ -84,14 +85,14 @@ class Reporter:
         elif now >= self._next_line:
             self._next_line = now + _LINE_INTERVAL_S
             print(
-                f"importing: {_megabytes(done_bytes)} of {_megabytes(total_bytes)}",
+                f"{self._verb}: {_megabytes(done_bytes)} of {_megabytes(total_bytes)}",
                 file=sys.stderr,
                 flush=True,
             )
 
     def _start_bar(self, total_bytes: int) -> None:
         self._bar = Progress(
-            TextColumn("importing"),
+            TextColumn(self._verb),
             BarColumn(),
             TaskProgressColumn(),
             DownloadColumn(),
@@ -99,5 +100,5 @@ class Reporter:
             console=self._console,
             transient=True,
         )
-        self._task = self._bar.add_task("importing", total=total_bytes)
+        self._task = self._bar.add_task(self._verb, total=total_bytes)
         self._bar.start()

@@ -44,6 +44,9 @@ Your own model:
 """,
 )
 
+# Who provides `bench`: the harness lies outside this package, which never imports it by name.
+_BENCH_GROUP = "vllm_omni_edge.bench"
+
 _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -62,6 +65,48 @@ def import_model(
     from vllm_omni.cli import import_
 
     import_.run(gguf_file, out_dir)
+
+
+@app.command("make-model")
+def make_model(
+    geometry: Annotated[
+        str, typer.Argument(metavar="GEOMETRY", help="qwen3-1.7b, llama-1b, smollm2-135m, … or tiny-llama.")
+    ],
+    out_dir: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make; must not exist.")],
+    format: Annotated[str, typer.Option(help="packed, bf16, gptq or gguf-f16.")] = "packed",
+    seed: Annotated[int, typer.Option(help="Decides every weight, together with its tensor's name.")] = 0,
+    group_size: Annotated[
+        int | None,
+        typer.Option(help="Columns per scale of the 4-bit weights [default: 128 where it divides]"),
+    ] = None,
+    head_bits: Annotated[
+        int | None, typer.Option(help="Bits of table and head [default: 8 packed, 16 gptq]")
+    ] = None,
+    quantized_weights: Annotated[
+        bool,
+        typer.Option("--quantized-weights", help="bf16, gguf-f16: store what the 4-bit weights stand for."),
+    ] = False,
+) -> None:
+    """Make a model folder with random weights and the dimensions of a published model, to measure with.
+
+    The same seed gives the same weights in every format. The answers are noise.
+
+        vllm-omni make-model qwen3-1.7b qwen3 --format packed --seed 1
+        vllm-omni make-model qwen3-1.7b qwen3-bf16 --format bf16 --seed 1
+        vllm-omni make-model llama-1b llama-gptq --format gptq --group-size 64 --head-bits 4
+        vllm-omni make-model tiny-llama tiny --format gguf-f16
+    """
+    from vllm_omni.cli import make_model as command
+
+    command.run(
+        geometry,
+        out_dir,
+        format=format,
+        seed=seed,
+        group_size=group_size,
+        head_bits=head_bits,
+        quantized_weights=quantized_weights,
+    )
 
 
 @app.command("serve", context_settings=_PASS_THROUGH)
@@ -118,6 +163,24 @@ def demo_model(
     )
 
 
+@app.command("bench", context_settings=_PASS_THROUGH, add_help_option=False)
+def bench(context: typer.Context) -> int:
+    """Measure engines against each other, with provenance: the edge harness of the source checkout.
+
+    vllm-omni bench --help
+    vllm-omni bench decode --model smollm2
+    """
+    for entry in metadata.entry_points(group=_BENCH_GROUP):
+        try:
+            harness = entry.load()
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith(entry.module.partition(".")[0]):
+                raise
+            continue
+        return cast(int, harness(list(context.args), f"{requirements.COMMAND} bench"))
+    raise OmniError("bench: the harness is part of the source checkout, not of the installed package")
+
+
 @app.command("version")
 def show_version() -> None:
     """Versions of this package and of what it works with."""
@@ -131,14 +194,20 @@ def show_version() -> None:
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line; the exit code. Whatever the user can put right is one line on standard error."""
+    """Run one command line of ``vllm-omni``; the exit code."""
+    return run_app(app, list(args) or ["--help"], requirements.COMMAND)
+
+
+def run_app(commands: typer.Typer, args: Sequence[str], name: str) -> int:
+    """Run one command line of ``commands``; the exit code. Whatever the user can put right is one line on
+    standard error."""
     try:
         Settings.from_env()
-        result = app(args=list(args) or ["--help"], prog_name=requirements.COMMAND, standalone_mode=False)
+        result = commands(args=list(args), prog_name=name, standalone_mode=False)
     except OmniError as error:
         return _refuse(str(error))
     except _UsageError as error:
-        return _refuse(f"{error.format_message().rstrip('.')}; see {_help_of(error)}")
+        return _refuse(f"{error.format_message().rstrip('.')}; see {_help_of(error, name)}")
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except OSError as error:
@@ -167,9 +236,9 @@ def _refuse(line: str) -> int:
     return EXIT_BAD_INPUT
 
 
-def _help_of(error: Exception) -> str:
+def _help_of(error: Exception, name: str) -> str:
     context = getattr(error, "ctx", None)
-    return f"`{context.command_path if context else requirements.COMMAND} --help`"
+    return f"`{context.command_path if context else name} --help`"
 
 
 if __name__ == "__main__":

@@ -10,11 +10,15 @@ from vllm_omni.formats.affine import AffineCodes, middle
 from vllm_omni.formats.words import slabs
 
 
-def quantize(weight: torch.Tensor, *, group_size: int, bits: int, symmetric: bool) -> AffineCodes:
+def quantize(
+    weight: torch.Tensor, *, group_size: int, bits: int, symmetric: bool, scales_exact_in_bfloat16: bool = False
+) -> AffineCodes:
     """``weight`` float16, bfloat16, float32 or float64 ``[N, K]`` to codes.
 
     Scales are rounded to 16 bits before codes are chosen, so a code is the nearest one to what the kernel
-    will compute: float16, or bfloat16 when a scale lies outside float16's normal range.
+    will compute: float16, or bfloat16 when a scale lies outside float16's normal range. With
+    ``scales_exact_in_bfloat16`` every scale is a bfloat16 number whatever type holds it, so that an engine
+    that keeps scales in bfloat16 computes with the same weights.
     Raises :class:`FormatError` for a weight that is not finite.
     """
     bits = contract.require_bits(bits)
@@ -40,7 +44,7 @@ def quantize(weight: torch.Tensor, *, group_size: int, bits: int, symmetric: boo
     top = (1 << bits) - 1
     c = middle(bits)
     exact = torch.maximum(-low, high) / (c - 1) if symmetric else (high - low) / top
-    scales = _sixteen_bit(exact)
+    scales = _sixteen_bit(exact.to(torch.bfloat16).float() if scales_exact_in_bfloat16 else exact)
     wide = scales.float()
     # A group of zeros has scale 0; any code stands for 0 there.
     step = torch.where(wide == 0, torch.ones_like(wide), wide)

@@ -1,0 +1,1 @@
+"""Checkpoints of published geometries with random weights."""
