@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import os
 import statistics
 import sys
 import tempfile
@@ -25,7 +26,10 @@ import psutil
 import torch
 import typer
 
-from benchmarks.kernels import artifact, provenance
+from benchmarks.edge_harness.artifact.file import refuse_existing, write_new
+from benchmarks.edge_harness.provenance.collect import collect_load
+from benchmarks.edge_harness.provenance.machine import last_level_cache_bytes
+from benchmarks.edge_harness.provenance.probe import probe_artifact
 from vllm_omni import _rust, int4, ops
 from vllm_omni.activation import ACTIVATIONS
 from vllm_omni.errors import OmniError
@@ -85,7 +89,7 @@ class Measurement:
 
 def buffer_bytes(wanted_mib: int | None, allow_cached: bool) -> int:
     """Bytes to rotate over. Raises :class:`OmniError` when they fit the cache, or do not fit the memory."""
-    cache = provenance.last_level_cache_bytes()
+    cache = last_level_cache_bytes()
     enough = max(MINIMUM_BUFFER_BYTES, CACHE_MULTIPLE * (cache or 0))
     size = enough if wanted_mib is None else wanted_mib << 20
     if size < enough and not allow_cached:
@@ -240,7 +244,7 @@ def main(
     """Time the GEMV kernels against the read ceiling of the machine."""
     try:
         if out is not None:
-            artifact.refuse_existing(out)
+            refuse_existing(out)
         _names(mapping, "--mapping", ("anonymous", "file"))
         weights = [
             Weight(n, k, int(b), group, zero)
@@ -263,15 +267,16 @@ def main(
         status = ops.status()
         if not status.native:
             raise OmniError(f"the native kernels are not in use: {status.reason}")
-        before = provenance.collect()
+        before = collect_load(sorted(os.sched_getaffinity(0)))
         results = []
         for case, m in _run(weights, calls, size, mapping, samples):
             typer.echo(_line(case, m))
             results.append(result(case, m))
         if out is not None:
             settings = {"samples": samples, "buffer_bytes": size, "mapping": mapping}
-            content = {"benchmark": "kernels/gemv", "provenance": before, "settings": settings}
-            artifact.write(out, content | {"results": results})
+            record = {"settings": settings, "results": results}
+            title = "kernels/gemv: fraction of the read ceiling"
+            write_new(out, probe_artifact(title, record, before=before))
     except OmniError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

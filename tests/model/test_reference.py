@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.model import kl
-from tests.model.reference import Llama
+from benchmarks.edge_harness.fidelity import kl
+from benchmarks.edge_harness.fidelity.reference import Decoder
 
 pytestmark = pytest.mark.model
 
@@ -46,7 +46,7 @@ def test_reference_equals_transformers(
 
 
 def test_interleaved_rows_would_be_noticed(
-    reference_model: Llama, reference: kl.ReferenceLogits, windows: torch.Tensor
+    reference_model: Decoder, reference: kl.ReferenceLogits, windows: torch.Tensor
 ) -> None:
     """A q whose row order is not undone is far from the reference: the order matters to this comparison."""
     swapped = reference_model.with_tensor(
@@ -80,7 +80,7 @@ def test_floor_passes_its_own_verdict(floor: kl.Divergence) -> None:
 )
 def test_one_wrong_layer_fails(
     change: Callable[[torch.Tensor], torch.Tensor],
-    reference_model: Llama,
+    reference_model: Decoder,
     diverge: Callable[..., kl.Divergence],
     floor: kl.Divergence,
 ) -> None:

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from benchmarks.edge_harness.fidelity.reference import int8_round_trip
 from tests.model.engine import engine
-from tests.model.reference import _int8_round_trip as int8_round_trip
 from tests.quantization.tiny_checkpoint import VOCABULARY, TinyCheckpoint, reference_logprobs
 from vllm_omni import int4, layout
 

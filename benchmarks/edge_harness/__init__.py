@@ -1,0 +1,1 @@
+"""The edge harness: every number as an interleaved A/B with provenance (docs/edge/harness.md)."""

@@ -1,0 +1,1 @@
+"""Engines behind one interface, so that peers run in the same grid."""

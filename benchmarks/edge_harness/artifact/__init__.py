@@ -1,0 +1,1 @@
+"""Result files: their schema, how they are written once, retracted and verified."""

@@ -1,0 +1,1 @@
+"""The commands; each one's heavy imports happen when it runs."""

@@ -1,0 +1,47 @@
+"""``verify``: are these result files valid, or retracted?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE|DIR]...", help="Default: every tracked result of this repository."),
+    ] = None,
+) -> int:
+    """Check that every result file is valid or retracted.
+
+    verify
+    verify benchmarks/edge_harness/results
+    """
+    from rich.console import Console
+
+    from benchmarks.edge_harness.artifact.verification import result_files, verify
+    from benchmarks.edge_harness.provenance.scrub import REPOSITORY
+
+    defaults = [REPOSITORY / "benchmarks", REPOSITORY / "baselines"]
+    files = result_files(places) if places else _tracked(defaults)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    verdicts = list(verify(files))
+    for verdict in verdicts:
+        style = {"valid": "green", "retracted": "yellow", "invalid": "red"}[verdict.state]
+        shown = (
+            verdict.path.relative_to(REPOSITORY) if verdict.path.is_relative_to(REPOSITORY) else verdict.path
+        )
+        console.print(f"{verdict.state:9} {shown}: {verdict.why}", style=style)
+    invalid = sum(verdict.state == "invalid" for verdict in verdicts)
+    console.print(f"{len(verdicts)} files, {invalid} invalid")
+    return 1 if invalid else 0
+
+
+def _tracked(folders: list[Path]) -> list[Path]:
+    """Results lie in ``results`` folders and in ``baselines``; other JSON (specifications) is no result."""
+    from benchmarks.edge_harness.artifact.verification import result_files
+
+    found = [path for path in result_files(folders) if "results" in path.parts or "baselines" in path.parts]
+    return [path for path in found if "node_modules" not in path.parts]

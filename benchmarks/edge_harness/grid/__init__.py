@@ -1,0 +1,1 @@
+"""The runner: fresh pinned processes in rotated and mirrored order."""

@@ -1,0 +1,1 @@
+"""What a figure was measured on and with."""

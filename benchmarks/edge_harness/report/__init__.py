@@ -1,0 +1,1 @@
+"""Artifacts as one page, as Markdown and as CSV."""

@@ -1,0 +1,1 @@
+"""What samples allow to be said: medians, paired intervals, verdicts that fail closed."""

@@ -1,0 +1,43 @@
+"""What two identical arms show."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.edge_harness.statistics.noise_floor import is_suspicious, noise_floor
+from tests.benchmarks.edge_harness import artifact_builder as build
+
+
+def test_floor_of_known_noise() -> None:
+    ratios = [0.01, -0.01, 0.02, -0.02, 0.0]
+    runs = build.pairs_of("tg_tps", [50 * math.exp(x) for x in ratios], [50.0] * 5)
+    (floor,) = noise_floor(runs, "A", "B", {})
+    assert (floor.metric, floor.pairs) == ("tg_tps", 5)
+    assert floor.ratio == pytest.approx(1)
+    assert floor.sd_pct == pytest.approx(100 * math.sqrt(0.001 / 4))
+    # 3.7469 is Student's t of 4 degrees of freedom at 98 %.
+    half_width = 3.7469 * math.sqrt(0.001 / 4 / 5)
+    assert floor.half_width_pct == pytest.approx(100 * math.expm1(half_width), abs=1e-3)
+    assert floor.high == pytest.approx(math.exp(half_width), abs=1e-5)
+    assert not is_suspicious(floor)
+
+
+def test_identical_arms_that_differ_are_suspicious() -> None:
+    (floor,) = noise_floor(build.pairs_of("tg_tps", [51, 51.1, 51], [50, 50, 50]), "A", "B", {})
+    assert is_suspicious(floor)
+
+
+def test_no_floor_without_pairs_or_ratios() -> None:
+    assert noise_floor(build.pairs_of("tg_tps", [1, 2], [1, 2]), "A", "B", {}) == []
+    twice = [*build.pairs_of("tg_tps", [1, 2, 3], [1, 2, 3]), build.run("A", 1, {"tg_tps": 1})]
+    assert noise_floor(twice, "A", "B", {}) == []
+    assert noise_floor(build.pairs_of("swap_tree_mb", [0, 0, 0], [0, 0, 0]), "A", "B", {}) == []
+
+
+def test_only_the_named_metrics() -> None:
+    artifact = build.grid(control=True)
+    floors = noise_floor(artifact.runs, "stock-control", "stock", {}, ["pp_tps"])
+    assert [floor.metric for floor in floors] == ["pp_tps"]
+    assert len(artifact.noise_floor) == len(build.CENTRES)
