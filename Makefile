@@ -11,7 +11,8 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 QUICK := not slow and not model and not engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve import test test-all test-rust test-rust-all test-isa check fmt bench-kernels constraints clean
+.PHONY: help setup demo serve import bench peers verify test test-all test-rust test-rust-all test-isa check fmt \
+	bench-kernels constraints clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,15 @@ serve: setup ## Serve a model over the OpenAI API (MODEL=folder, ARGS='--port 80
 import: setup ## Turn a GGUF file into a model folder (GGUF=file.gguf DIR=folder)
 	@test -n '$(GGUF)' -a -n '$(DIR)' || { echo "error: make import GGUF=file.gguf DIR=folder" >&2; exit 2; }
 	@$(BIN)/vllm-omni import '$(GGUF)' '$(DIR)'
+
+bench: setup ## The edge harness (ARGS='--help')
+	@$(BIN)/vllm-omni bench $(ARGS)
+
+peers: setup ## Build the engines that ours is measured against (PEERS="llama.cpp ik_llama.cpp")
+	@$(BIN)/python -m benchmarks.edge_harness.adapters.peers build $(PEERS)
+
+verify: setup ## Every tracked result is valid or retracted
+	@$(BIN)/vllm-omni bench verify
 
 # Tests that start an engine in process get a process of their own: vLLM leaves its threads, loggers and the
 # configuration of torch.compile behind.

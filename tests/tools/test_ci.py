@@ -54,7 +54,7 @@ class Bare:
         return self.log.read_text().splitlines()
 
 
-EVERYTHING = {"curl", "git", "libnuma1", "qemu-user"}
+EVERYTHING = {"chromium", "curl", "git", "libnuma1", "qemu-user"}
 
 
 def test_make_test_is_all_that_it_runs_where_nothing_is_missing(tmp_path: Path):
