@@ -28,6 +28,7 @@ class EnvironmentAdapter:
     """What a model folder of this engine has in it."""
     options: dict[str, type] = field(default_factory=dict)
     measures_depth: bool = True
+    measures_depth_of_batches: bool = True
 
     @property
     def recipe(self) -> Recipe:
@@ -47,6 +48,8 @@ class EnvironmentAdapter:
             )
         if arm.workload.depth and not self.measures_depth:
             return f"{self.name} takes a prompt whole: expected workload.depth 0, found {arm.workload.depth}"
+        if arm.workload.depth and arm.workload.batch > 1 and not self.measures_depth_of_batches:
+            return f"{self.name} takes the prompts of a batch whole: expected workload.depth 0 or batch 1"
         return None
 
     def command(self, arm: Arm) -> list[str]:

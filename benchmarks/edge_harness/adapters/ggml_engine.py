@@ -16,6 +16,8 @@ import numpy as np
 
 # ggml's levels; a line is continued under CONTINUED.
 _WARNING, _ERROR, _CONTINUED = 3, 4, 5
+# A cache has a multiple of this many cells for each sequence.
+_CELLS = 256
 _LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 
@@ -61,8 +63,8 @@ class Log:
 
     def line(self, level: int, text: str) -> None:
         text = text.rstrip()
-        if "buffer size" in text:
-            self.buffers.append(" ".join(text.partition(":")[2].split()))
+        if "buffer size =" in text:
+            self.buffers.append(" ".join(text.rpartition(":")[2].split()))
         if level in (_WARNING, _ERROR):
             print(text, file=sys.stderr)
         if level == _ERROR:
@@ -106,7 +108,8 @@ class GgmlEngine:
             raise RuntimeError(f"the model was not loaded: {log.last_error or 'the engine gives no reason'}")
         on_load()
         context = api.llama_context_default_params()
-        context.n_ctx = context_tokens * batch
+        # The library rounds a sequence's share of the cells; up is what leaves room for all its tokens.
+        context.n_ctx = -(-context_tokens // _CELLS) * _CELLS * batch
         context.n_seq_max = batch
         context.n_threads = context.n_threads_batch = threads
         _set(context, dialect.context_options, options)

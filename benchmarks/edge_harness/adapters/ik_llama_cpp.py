@@ -17,4 +17,5 @@ ADAPTER = GgmlAdapter(
     library_variable="IK_LLAMA_CPP_LIB_PATH",
     # Its binding wants the file, llama.cpp's wants the folder.
     library="src/libllama.so",
+    batches_with_flash_attention=False,
 )

@@ -61,6 +61,8 @@ class GgmlAdapter:
     library: str
     """What the variable names, relative to the build folder: the library, or the folder that it lies in."""
 
+    batches_with_flash_attention: bool = True
+
     @property
     def recipe(self) -> Recipe:
         return recipe(self.name)
@@ -72,6 +74,12 @@ class GgmlAdapter:
             return f"{self.name} is not built: {self.recipe.remedy}"
         if not model.is_file():
             return f"{model.name}: {self.name} reads one GGUF file, found none there"
+        off = arm.options.get("flash_attention") == "off"
+        if arm.workload.batch > 1 and not (self.batches_with_flash_attention or off):
+            return (
+                f"{self.name} {self.recipe.version} aborts in its flash attention with several sequences; "
+                'set options.flash_attention to "off"'
+            )
         return None
 
     def command(self, arm: Arm) -> list[str]:

@@ -12,4 +12,5 @@ ADAPTER = EnvironmentAdapter(
     worker="benchmarks.edge_harness.adapters.onnxruntime_genai_worker",
     model_file="genai_config.json",
     options={"threads": int},
+    measures_depth_of_batches=False,
 )

@@ -6,6 +6,7 @@ The standard library alone. The figures are of one process: an engine's worker h
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -48,7 +49,12 @@ def pss_anon_mb(read: Read = read_proc) -> float | None:
 
 def has_children(read: Read = read_proc) -> bool:
     """Whether any thread of this process has a child: then this process is not the whole tree."""
-    return any(read(f"task/{thread}/children").strip() for thread in os.listdir("/proc/self/task"))
+    for thread in os.listdir("/proc/self/task"):
+        # A thread may end while the list is gone through; its children are then another thread's.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if read(f"task/{thread}/children").strip():
+                return True
+    return False
 
 
 def trim() -> bool:

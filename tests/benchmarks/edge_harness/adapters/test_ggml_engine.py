@@ -164,7 +164,7 @@ def test_steps_follow_the_prompt_and_feed_back_the_likeliest():
 def test_sequences_of_a_batch_keep_apart():
     library = Library()
     many = engine(library, batch=3)
-    assert library.context_parameters.n_ctx == 300
+    assert library.context_parameters.n_ctx == 3 * 256
     assert library.context_parameters.n_seq_max == 3
     many.fill([[0, 0]] * 3)
     tokens = many.prefill([[1, 2], [3, 4], [5, 6]])
@@ -252,5 +252,6 @@ def test_only_whole_words_of_the_log_are_kept():
     log = Log()
     log.line(INFO, "x: CPU buffer size =   1 MiB\n")
     log.line(INFO, "x: something else\n")
+    log.line(INFO, "x: the buffer size:\n")
     assert log.buffers == ["CPU buffer size = 1 MiB"]
     assert ggml_engine.Log().last_error == ""

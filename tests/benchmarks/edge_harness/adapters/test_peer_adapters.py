@@ -153,6 +153,30 @@ def test_openvino_refuses_a_depth(tmp_path: Path):
     assert "expected workload.depth 0, found 512" in reason
 
 
+def test_onnxruntime_refuses_a_depth_of_a_batch_only(tmp_path: Path):
+    built("onnxruntime-genai")
+    model = model_for("onnxruntime-genai", tmp_path)
+
+    def reason(**workload: int) -> str | None:
+        return adapter("onnxruntime-genai").unavailable(arm("onnxruntime-genai", model, workload=workload))
+
+    assert reason(depth=64) is None
+    assert reason(batch=2) is None
+    assert reason(depth=64, batch=2) is not None
+
+
+def test_the_fork_takes_batches_without_flash_attention_only(tmp_path: Path):
+    built("ik_llama.cpp")
+    model = write_gguf(tmp_path / "m.gguf")
+
+    def reason(**fields: object) -> str | None:
+        return adapter("ik_llama.cpp").unavailable(arm("ik_llama.cpp", model, **fields))
+
+    assert reason() is None
+    assert 'options.flash_attention to "off"' in str(reason(workload={"batch": 2}))
+    assert reason(workload={"batch": 2}, options={"flash_attention": "off"}) is None
+
+
 def test_zentorch_is_refused_by_the_processor_before_anything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

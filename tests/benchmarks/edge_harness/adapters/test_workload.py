@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from benchmarks.edge_harness.adapters import workload
+from benchmarks.edge_harness.adapters import process_memory, workload
 from benchmarks.edge_harness.adapters.workload import EMPTY_CACHE_NOTE, Phases, Work
 from benchmarks.edge_harness.measure.verification_text import ids_digest, verification_ids
 from benchmarks.edge_harness.metrics import METRICS
@@ -181,3 +181,12 @@ def test_an_engine_with_children_is_refused():
     engine = CountingEngine()
     with pytest.raises(RuntimeError, match="started processes"):
         workload.measure(lambda mark: engine, Work(), clock=engine.clock, phases=marks)
+
+
+def test_a_thread_that_ends_meanwhile_has_no_children():
+    def read(name: str) -> str:
+        raise FileNotFoundError(name)
+
+    assert process_memory.has_children(read) is False
+    assert process_memory.has_children(lambda name: "") is False
+    assert process_memory.has_children(lambda name: "12 13 ") is True
