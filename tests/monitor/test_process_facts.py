@@ -103,6 +103,6 @@ def test_memory_is_bound_for_the_calling_thread() -> None:
 
 def test_nodes_that_are_not_there_are_refused() -> None:
     for nodes in ([], [1023], [100_000]):
-        with pytest.raises(OSError, match="Invalid argument|not permitted|not implemented") as caught:
+        with pytest.raises(OSError, match=r"Invalid argument|not permitted|not implemented") as caught:
             monitor.bind_memory_to_nodes(nodes)
         assert caught.value.errno in {errno.EINVAL, errno.EPERM, errno.ENOSYS}

@@ -11,7 +11,12 @@ from vllm_omni.formats.words import slabs
 
 
 def quantize(
-    weight: torch.Tensor, *, group_size: int, bits: int, symmetric: bool, scales_exact_in_bfloat16: bool = False
+    weight: torch.Tensor,
+    *,
+    group_size: int,
+    bits: int,
+    symmetric: bool,
+    scales_exact_in_bfloat16: bool = False,
 ) -> AffineCodes:
     """``weight`` float16, bfloat16, float32 or float64 ``[N, K]`` to codes.
 
