@@ -91,7 +91,7 @@ HOW: dict[str, Alone | Imports | Serves | Served | Elsewhere] = {
     "--generate 8": Elsewhere("tests/benchmarks/edge_harness/measure/test_real_engine.py"),
     ".venv/bin/vllm-omni bench report benchmarks/edge_harness/results --out report.html": Alone(),
     ".venv/bin/vllm-omni bench verify": Alone(in_tree=True),
-    ".venv/bin/vllm-omni make-model tiny-llama models/tiny --format packed": Alone(),
+    ".venv/bin/vllm-omni make-model tiny-llama tiny --format packed": Alone(),
     ".venv/bin/python -m benchmarks.edge_harness.adapters.bf16_checkpoint models/smollm2 "
     "models/smollm2-bf16": Elsewhere("tests/benchmarks/edge_harness/adapters/test_bf16_checkpoint.py"),
     "make peers PEERS=llama.cpp": Elsewhere(

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from vllm_omni.errors import FormatError, OmniError
-from vllm_omni.settings import PREFIX, Settings, own_variables, performance_variables, user_cache_folder
+from vllm_omni.settings import (
+    PREFIX,
+    Settings,
+    is_secret,
+    own_variables,
+    performance_variables,
+    user_cache_folder,
+)
 
 
 def test_defaults() -> None:
@@ -74,6 +81,25 @@ def test_a_measurements_variables_hold_no_secret() -> None:
     shown = {"OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1", "GLIBC_TUNABLES": "x"}
     hidden = {"VLLM_API_KEY": "k", "VLLM_USE_TOKEN": "t", "HOME": "h", "OMP": "no variable of OpenMP"}
     assert performance_variables(shown | hidden) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN", "AWS_ACCESS_KEY_ID", "OPENAI_KEY", "GITHUB_PAT", "DB_PWD", "DB_PASSWD", "db_password",
+        "MY_SECRET", "CREDENTIALS", "PROXY_AUTH", "SSH_PASSPHRASE",
+    ],
+)  # fmt: skip
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "KMP_BLOCKTIME", "PATTERN", "LIBPATH", "COMPAT"],
+)
+def test_names_of_other_things(name: str) -> None:
+    assert not is_secret(name)
 
 
 def test_own_variables_leave_out_paths() -> None:

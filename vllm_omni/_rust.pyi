@@ -293,6 +293,8 @@ class WatchResult:
     steal: float
     foreign: float
     """Neither idle nor stolen nor used by the own tree: other processes and interrupts."""
+    foreign_by_core: dict[int, float]
+    """What foreign processes took of each core, as far as they were seen by name."""
     processes: list[str]
     """`name (pid) 37 % of core 1`: foreign processes with at least 1 % of a core, busiest first. One that
     began and ended between two looks is in `foreign` alone."""

@@ -103,7 +103,15 @@ _PERFORMANCE = re.compile(
     r"|VLLM_(CPU|USE|ENABLE|CACHE|PLUGINS|TARGET|WORKER|COMPILE|DISABLE)\w*"
     r"|LD_PRELOAD|GLIBC_TUNABLES|ATEN_CPU_CAPABILITY|PYTHONHASHSEED|CUDA_VISIBLE_DEVICES"
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+# Of a variable's name; a tokenizer's are none, and a path is no personal access token.
+_SECRET = re.compile(
+    r"KEY|TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|PWD|CREDENTIAL|(?<![A-Z])PAT(?![A-Z])|AUTH(?!OR)", re.IGNORECASE
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the variable ``name`` may hold a secret, by its name."""
+    return _SECRET.search(name) is not None
 
 
 def own_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -115,9 +123,7 @@ def own_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
 def performance_variables(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Allow-listed variables that change what is measured, for an artifact's provenance; never a secret."""
     env = os.environ if env is None else env
-    return {
-        name: env[name] for name in sorted(env) if _PERFORMANCE.fullmatch(name) and not _SECRET.search(name)
-    }
+    return {name: env[name] for name in sorted(env) if _PERFORMANCE.fullmatch(name) and not is_secret(name)}
 
 
 def user_cache_folder(env: Mapping[str, str] | None = None) -> Path:

@@ -14,6 +14,20 @@ Direction = Literal["higher", "lower", "neutral"]
 
 SAMPLED = "sampled."
 
+# Numbers that programs report of how they measured: kept in the run's record, no metrics.
+BOOKKEEPING = frozenset(
+    {
+        "first_token_s",
+        "threads",
+        "memory_samples",
+        "sampling_cpu_s",
+        "sampling_share_of_a_core",
+        "warm_up_rounds",
+        "context_tokens",
+    }
+)
+COLD = "cold_"
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -49,6 +63,7 @@ METRICS: dict[str, Metric] = _table(
     # start
     Metric("ready_s", "s", "lower", "from the start of the process to a served token", True, 12.0),
     Metric("import_s", "s", "lower", "importing the engine", True, 12.0),
+    Metric("interpreter_s", "s", "neutral", "interpreter and harness, before a peer's import begins"),
     Metric("load_s", "s", "lower", "reading the weights", True, 12.0),
     Metric("compile_s", "s", "lower", "torch.compile, or fetching what it left in the cache", True, 12.0),
     Metric("warm_up_s", "s", "lower", "warm-up runs and KV cache", True, 12.0),
@@ -67,11 +82,15 @@ METRICS: dict[str, Metric] = _table(
     ),
     Metric("rss_anon_at_context_mb", "MB", "lower", "RssAnon of the tree with the context filled", True, 2.0),
     Metric(
-        "rss_file_tree_mb", "MB", "lower", "RssFile of the tree, settled: mapped files, shared ones in full"
+        "rss_file_tree_mb",
+        "MB",
+        "lower",
+        "RssFile of the tree, settled: mapped files, shared ones in full",
+        True,
     ),
-    Metric("private_tree_mb", "MB", "lower", "Private_Clean and Private_Dirty of the tree, settled"),
-    Metric("rss_shmem_tree_mb", "MB", "lower", "RssShmem of the tree, settled"),
-    Metric("swap_tree_mb", "MB", "lower", "VmSwap of the tree, settled"),
+    Metric("private_tree_mb", "MB", "lower", "Private_Clean and Private_Dirty of the tree, settled", True),
+    Metric("rss_shmem_tree_mb", "MB", "lower", "RssShmem of the tree, settled", True),
+    Metric("swap_tree_mb", "MB", "lower", "VmSwap of the tree, settled", True),
     Metric("rss_anon_after_trim_mb", "MB", "lower", "RssAnon of the tree after malloc_trim", True, 1.5),
     Metric("trim_mb", "MB", "neutral", "RssAnon that malloc_trim gave back"),
     # fidelity
@@ -81,13 +100,24 @@ METRICS: dict[str, Metric] = _table(
     # seen from outside
     Metric("sampled.wall_s", "s", "lower", "from fork to exit", True),
     Metric("sampled.cpu_s", "s", "lower", "CPU time of the tree, user and system", True),
-    Metric("sampled.rss_anon_tree_mb", "MB", "lower", "RssAnon of the tree in the last sample", True, 1.5),
+    Metric(
+        "sampled.rss_anon_tree_mb",
+        "MB",
+        "lower",
+        "RssAnon of the tree in the last sample, often of a program that is ending",
+        True,
+    ),
     Metric(
         "sampled.peak_rss_anon_tree_mb", "MB", "lower", "highest RssAnon of the tree in a sample", True, 2.0
     ),
-    Metric("sampled.peak_rss_file_tree_mb", "MB", "lower", "highest RssFile of the tree in a sample"),
+    Metric("sampled.peak_rss_file_tree_mb", "MB", "lower", "highest RssFile of the tree in a sample", True),
     Metric("sampled.peak_processes", "1", "lower", "most processes in the tree"),
 )
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Whether a number of this name is about the measuring and no metric."""
+    return name in BOOKKEEPING or name.startswith(COLD)
 
 
 def metric(name: str, declared: dict[str, Metric] | None = None) -> Metric:

@@ -21,7 +21,7 @@ Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 class Strict(BaseModel):
     """Unknown keys are errors: a mistyped option must not silently do nothing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Workload(Strict):
@@ -96,6 +96,15 @@ class Spec(Strict):
         twice = sorted({tag for tag in tags if tags.count(tag) > 1})
         if twice:
             raise ValueError(f"expected every tag once; found {', '.join(twice)} again")
+        return self
+
+    @model_validator(mode="after")
+    def _is_json(self) -> Spec:
+        """Options may be anything that an artifact can hold."""
+        try:
+            json.dumps(self.model_dump(), allow_nan=False, default=str)
+        except ValueError as error:
+            raise ValueError("expected finite numbers; found one that is not") from error
         return self
 
     def declared_metrics(self) -> dict[str, Metric]:

@@ -10,7 +10,7 @@ To add an engine:
 1. Write ``adapters/<engine>.py`` with a class that has the members of :class:`Adapter`, and end it with
    ``ADAPTER = TheClass()``. The file is imported by the harness, so it imports nothing of the engine. For an
    engine with a Python environment of its own, :class:`~.environment_adapter.EnvironmentAdapter` is it.
-2. Write its program, ``adapters/<engine>_worker.py``: a function that loads the engine and returns the seven
+2. Write its program, ``adapters/<engine>_worker.py``: a function that loads the engine and returns the eight
    members of :class:`~.workload.Engine`, handed to :func:`.worker.main`. Every metric follows from these;
    ``worker.py`` and ``workload.py`` need the standard library alone, so they run in any environment.
 3. Add one line to ``registry.py``; an engine that has to be built gets a recipe in ``recipes.py``, whose

@@ -27,6 +27,10 @@ class EnvironmentAdapter:
     model_file: str
     """What a model folder of this engine has in it."""
     options: dict[str, type] = field(default_factory=dict)
+    options_of_facts: dict[str, str] = field(default_factory=dict)
+    """Option to the fact of the conversion that is its default."""
+    tells_kv_dtype: bool = False
+    """Its worker asks the engine for the type of the KV cache."""
     measures_depth: bool = True
     measures_depth_of_batches: bool = True
 
@@ -56,6 +60,9 @@ class EnvironmentAdapter:
         model = model_path(arm)
         facts = self._facts(model) | {"peer": self.peer(arm).model_dump()}
         options: dict[str, Any] = {name: value for name, value in arm.options.items() if name != "threads"}
+        for name, fact in self.options_of_facts.items():
+            if facts.get(fact) is not None:
+                options.setdefault(name, facts[fact])
         threads = arm.options.get("threads")
         return [
             *(str(self.recipe.python), "-m", self.worker, "--model", str(model)),
@@ -65,11 +72,19 @@ class EnvironmentAdapter:
         ]
 
     def _facts(self, model: Path) -> dict[str, Any]:
-        """What the conversion wrote beside the model, and the identity of its files."""
+        """What the conversion wrote beside the model, and the identity of its files. All of it is of the
+        file: what the engine makes of the weights, it does not tell."""
         identity = model_identity(model).model_dump()
         beside = model / FACTS_FILE
         facts: dict[str, Any] = json.loads(beside.read_text()) if beside.is_file() else {}
+        stored = facts.pop("file_weights", {})
         head_bits = facts.get("ran", {}).get("head_bits")
+        if facts.get("ran"):
+            facts["ran"] |= {"source": "file"}
+        listed = ", ".join(f"{name} {count}" for name, count in stored.items()) or "unknown"
+        facts["notes"] = [f"kernels: not observed; weights of the file: {listed}"]
+        if "kv_dtype" not in facts.get("ran", {}) and not self.tells_kv_dtype:
+            facts["notes"].append(f"{self.name}: the type of its KV cache is not known")
         quantization = facts.get("quantization")
         return facts | {"model": identity | {"quantization": quantization, "head_bits": head_bits}}
 

@@ -7,18 +7,16 @@ beside it. Where the two engines' APIs part, :class:`Dialect` holds the differen
 from __future__ import annotations
 
 import ctypes
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-# ggml's levels; a line is continued under CONTINUED.
-_WARNING, _ERROR, _CONTINUED = 3, 4, 5
+from benchmarks.edge_harness.adapters.ggml_observed import Log, kv_dtype, types_in_memory
+
 # A cache has a multiple of this many cells for each sequence.
 _CELLS = 256
-_LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)
@@ -29,56 +27,30 @@ class Dialect:
     clear: Callable[[Any, Any], None]
     model_options: dict[str, str]
     context_options: dict[str, str]
-    free_model: str
     flash_attention: dict[str, Any]
     tokenizes_with_model: bool
     """``llama_tokenize`` takes the model, not its vocabulary."""
+    shows_tensors: bool
+    """Its library gives a loaded tensor by name; the other names what it rearranges in its log."""
 
 
 LLAMA_CPP = Dialect(
     clear=lambda api, context: api.llama_memory_clear(api.llama_get_memory(context), True),
     model_options={"repack": "use_extra_bufts"},
     context_options={"batch_tokens": "n_batch", "ubatch_tokens": "n_ubatch"},
-    free_model="llama_model_free",
     flash_attention={"auto": -1, "off": 0, "on": 1},
     tokenizes_with_model=False,
+    shows_tensors=False,
 )
 IK_LLAMA_CPP = Dialect(
     clear=lambda api, context: api.llama_kv_cache_clear(context),
     model_options={"repack": "repack_tensors"},
     context_options={"batch_tokens": "n_batch", "ubatch_tokens": "n_ubatch"},
-    free_model="llama_free_model",
     flash_attention={"off": False, "on": True},
     tokenizes_with_model=True,
+    shows_tensors=True,
 )
 DIALECTS = {"llama.cpp": LLAMA_CPP, "ik_llama.cpp": IK_LLAMA_CPP}
-
-
-@dataclass
-class Log:
-    """What the engine says: warnings and errors go to standard error, lines on buffers are kept."""
-
-    buffers: list[str] = field(default_factory=list)
-    last_error: str = ""
-
-    def line(self, level: int, text: str) -> None:
-        text = text.rstrip()
-        if "buffer size =" in text:
-            self.buffers.append(" ".join(text.rpartition(":")[2].split()))
-        if level in (_WARNING, _ERROR):
-            print(text, file=sys.stderr)
-        if level == _ERROR:
-            self.last_error = text
-
-    def install(self, library: Any) -> Any:
-        """Hand the engine's log to this object; the result is what the library will call."""
-
-        def receive(level: int, text: bytes | None, _: Any) -> None:
-            self.line(level, (text or b"").decode(errors="replace"))
-
-        callback = _LOG_CALLBACK(receive)
-        library.llama_log_set(callback, None)
-        return callback
 
 
 class GgmlEngine:
@@ -121,6 +93,8 @@ class GgmlEngine:
         self._vocabulary = api.llama_model_get_vocab(self._model)
         self.vocabulary_size = int(api.llama_vocab_n_tokens(self._vocabulary))
         self._room = int(context.n_batch)
+        self._log = log
+        self.kv_dtype = kv_dtype(api._lib, context.type_k, context.type_v)
         self._make_batch()
         self._lengths = [0] * batch
 
@@ -175,13 +149,27 @@ class GgmlEngine:
             self._lengths[i] += 1
         return [int(self._logits(i).argmax()) for i in range(len(tokens))]
 
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
+    def layouts(self, names: Iterable[str]) -> dict[str, str]:
+        """Tensor to what it was seen to be in memory, of those that the engine tells anything of."""
+        if self._dialect.shows_tensors:
+            return types_in_memory(self._api._lib, self._model, names)
+        return {name: self._log.repacked[name] for name in names if name in self._log.repacked}
+
+    def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
         self.reset()
         found = []
         for start in range(0, len(ids) - 1, self._room):
             chunk = range(start, min(start + self._room, len(ids) - 1))
             self._decode([(0, i, ids[i], True) for i in chunk])
             found += [log_softmax_at(self._logits(i - start), ids[i + 1]) for i in chunk]
+        return found
+
+    def step_logprobs(self, ids: Sequence[int]) -> list[float]:
+        self.reset()
+        found = []
+        for i in range(len(ids) - 1):
+            self._decode([(0, i, ids[i], True)])
+            found.append(log_softmax_at(self._logits(0), ids[i + 1]))
         return found
 
     def _decode(self, entries: Sequence[tuple[int, int, int, bool]]) -> None:
@@ -203,11 +191,6 @@ class GgmlEngine:
         if not pointer:
             raise RuntimeError(f"llama_get_logits_ith: no logits of token {index}")
         return np.ctypeslib.as_array(pointer, (self.vocabulary_size,))
-
-    def close(self) -> None:
-        self._api.llama_batch_free(self._batch)
-        self._api.llama_free(self._context)
-        getattr(self._api, self._dialect.free_model)(self._model)
 
 
 def log_softmax_at(logits: np.ndarray, token: int) -> float:

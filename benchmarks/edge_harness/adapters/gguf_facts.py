@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks.edge_harness.provenance.model import model_identity
 from vllm_omni.errors import OmniError
 
 _TABLE, _HEAD = "token_embd.weight", "output.weight"
+_BLOCK = re.compile(r"^blk\.(\d+)\.")
 
 
 def bits_of(type_name: str) -> int:
@@ -26,8 +28,30 @@ def bits_of(type_name: str) -> int:
 
 
 def gguf_facts(file: Path) -> dict[str, Any]:
-    """``model``, ``ran``, ``kernels`` and ``weight_bytes_per_token`` of ``file``. Raises
-    :class:`OmniError` where it is not a GGUF file of one matrix per layer and name."""
+    """``model``, ``ran``, ``file_tensor_types`` and ``weight_bytes_per_token`` of ``file``: what is stored,
+    which the engine may rearrange. Raises :class:`OmniError` where it is no GGUF file."""
+    return _read(file).facts
+
+
+def matrix_names(file: Path) -> dict[str, Any]:
+    """Names of the matrices that a token is multiplied with, as ``patterns`` (``#`` for the number of a
+    block) and ``blocks``."""
+    return _read(file).names
+
+
+def layer_type(file: Path) -> str:
+    """The type of most weights of the layers."""
+    return _read(file).layer_type
+
+
+@dataclass(frozen=True)
+class _File:
+    facts: dict[str, Any]
+    names: dict[str, Any]
+    layer_type: str
+
+
+def _read(file: Path) -> _File:
     try:
         status = file.stat()
     except OSError as error:
@@ -36,7 +60,7 @@ def gguf_facts(file: Path) -> dict[str, Any]:
 
 
 @cache
-def _facts(file: Path, size: int, mtime_ns: int) -> dict[str, Any]:
+def _facts(file: Path, size: int, mtime_ns: int) -> _File:
     from gguf import GGUFReader
 
     try:
@@ -52,24 +76,29 @@ def _facts(file: Path, size: int, mtime_ns: int) -> dict[str, Any]:
     for tensor in layers.values():
         elements[tensor.tensor_type.name] += int(tensor.n_elements)
     head_type = head.tensor_type.name
-    kernels = Counter(f"mul_mat {tensor.tensor_type.name}" for tensor in layers.values())
-    kernels[f"mul_mat {head_type}"] += 1
+    types = Counter(tensor.tensor_type.name for tensor in layers.values())
+    types[head_type] += 1
+    most = elements.most_common(1)[0][0]
     identity = model_identity(file).model_dump()
     facts: dict[str, Any] = {
         "model": identity | {"quantization": _summary(elements), "head_bits": bits_of(head_type)},
         "ran": {
-            "weight_bits": bits_of(elements.most_common(1)[0][0]),
+            "weight_bits": bits_of(most),
             "head_bits": bits_of(head_type),
-            "head_kernel": f"mul_mat {head_type}",
+            # Where the bits come from: the engines tell none.
+            "source": "file",
         },
-        "kernels": dict(kernels),
+        "file_tensor_types": dict(types),
         "quantization": _summary(elements),
     }
     if all(len(tensor.shape) == 2 for tensor in matrices.values()):
         # Experts lie in tensors of three dimensions, and a token reads some of them: no figure then.
         read = sum(int(tensor.n_bytes) for tensor in layers.values())
         facts["weight_bytes_per_token"] = read + int(head.n_bytes)
-    return facts
+    numbers = [int(match[1]) for name in layers if (match := _BLOCK.match(name))]
+    patterns = sorted({_BLOCK.sub("blk.#.", name) for name in layers})
+    names = {"patterns": [*patterns, head.name], "blocks": max(numbers, default=-1) + 1}
+    return _File(facts, names, most)
 
 
 def _summary(elements: Counter[str]) -> str:

@@ -2,7 +2,8 @@
 
 An arm's ``model`` is a GGUF file. Options: ``threads`` (default: one per CPU that the arm is pinned to),
 ``batch_tokens`` and ``ubatch_tokens`` (prefill is computed ``ubatch_tokens`` at a time), ``flash_attention``
-(``auto``, ``on``, ``off``), ``repack`` (``false``: weights stay as in the file).
+(``auto``, ``on``, ``off``), ``repack`` (``false``: weights stay as in the file; the engine itself rearranges
+what it has kernels for).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from benchmarks.edge_harness.adapters.base import check_options, model_path
 from benchmarks.edge_harness.adapters.build import read_mark
-from benchmarks.edge_harness.adapters.gguf_facts import gguf_facts
+from benchmarks.edge_harness.adapters.gguf_facts import gguf_facts, layer_type, matrix_names
 from benchmarks.edge_harness.adapters.recipes import Recipe, recipe
 from benchmarks.edge_harness.artifact.schema import Peer
 from benchmarks.edge_harness.spec import Arm, Workload
@@ -62,6 +63,8 @@ class GgmlAdapter:
     """What the variable names, relative to the build folder: the library, or the folder that it lies in."""
 
     batches_with_flash_attention: bool = True
+    repack_types: frozenset[str] = frozenset()
+    """Where most weights are of one of these types, ``repack`` is asked for by default."""
 
     @property
     def recipe(self) -> Recipe:
@@ -85,15 +88,24 @@ class GgmlAdapter:
     def command(self, arm: Arm) -> list[str]:
         model = model_path(arm)
         options: dict[str, Any] = {name: value for name, value in arm.options.items() if name != "threads"}
+        if self.repacks_by_default(model):
+            options.setdefault("repack", True)
         facts = gguf_facts(model) | {"peer": self.peer(arm).model_dump()}
+        if self.recipe.no_commit:
+            facts["no_commit"] = self.recipe.no_commit
         threads = threads_of(arm)
         return [
             *(sys.executable, "-m", _WORKER, "--engine", self.name),
             *("--source", str(self.recipe.source), "--model", str(model)),
+            *("--matrices", json.dumps(matrix_names(model))),
+            *("--file-types", json.dumps(facts["file_tensor_types"])),
             *(() if threads is None else ("--threads", str(threads))),
             *("--workload", workload_json(arm.workload)),
             *("--options", json.dumps(options), "--facts", json.dumps(facts)),
         ]
+
+    def repacks_by_default(self, model: Path) -> bool:
+        return layer_type(model) in self.repack_types
 
     def environment(self, arm: Arm) -> dict[str, str]:
         library = self.recipe.build_folder / self.library

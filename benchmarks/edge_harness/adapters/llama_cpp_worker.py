@@ -7,6 +7,7 @@ imported without its package: the package's __init__ brings a server's dependenc
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import types
 from pathlib import Path
@@ -29,11 +30,13 @@ def import_binding(source: Path, engine: str) -> Any:
 
 def load(job: worker.Job) -> Any:
     """The engine, ready to compute."""
-    from benchmarks.edge_harness.adapters import ggml_engine
+    # numpy, which drives the engine, is not the engine.
+    from benchmarks.edge_harness.adapters import ggml_engine, ggml_observed
 
+    job.importing()
     api = import_binding(job.given.source, job.given.engine)
     job.imported()
-    log = ggml_engine.Log()
+    log = ggml_observed.Log()
     engine = ggml_engine.GgmlEngine(
         *(api, ggml_engine.DIALECTS[job.given.engine], job.model),
         context_tokens=job.work.context_tokens,
@@ -43,7 +46,16 @@ def load(job: worker.Job) -> Any:
         log=log,
         on_load=job.loaded,
     )
-    job.learned["buffers"] = log.buffers
+    names = ggml_observed.tensor_names(**json.loads(job.given.matrices))
+    seen = ggml_observed.weights_seen(engine.layouts(names), json.loads(job.given.file_types))
+    seen["ran"]["kv_dtype"] = engine.kv_dtype
+    job.learned |= seen | {
+        "observed": {
+            "buffers": log.buffers,
+            "repacked_tensors": len(log.repacked) or log.repacked_count or 0,
+            "system_info": ggml_observed.system_info(api._lib),
+        }
+    }
     return engine
 
 
@@ -51,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = worker.parser(__doc__)
     parser.add_argument("--engine", choices=sorted(BINDINGS), required=True)
     parser.add_argument("--source", type=Path, required=True, help="unpacked source of the peer")
+    parser.add_argument("--matrices", required=True, help="JSON: patterns and blocks of the weights' names")
+    parser.add_argument("--file-types", required=True, help="JSON: matrices of each type in the file")
     return worker.main(load, parser.parse_args(argv))
 
 

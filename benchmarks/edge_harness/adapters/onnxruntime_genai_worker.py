@@ -62,20 +62,33 @@ class OnnxRuntimeEngine:
         self._generator.generate_next_token()
         return [int(token) for token in self._generator.get_next_tokens()]
 
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
-        """Token by token: the engine gives the logits of the last token only."""
+    def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
+        """A prompt for each token: the engine gives the logits of a prompt's last token only."""
+        found = []
+        for end in range(1, len(ids)):
+            self._start(1)
+            self.fill([ids[:end]])
+            found.append(self._logprob(ids[end]))
+        return found
+
+    def step_logprobs(self, ids: Sequence[int]) -> list[float]:
         self._start(1)
         found = []
         for token, following in itertools.pairwise(ids):
             self.fill([[token]])
-            logits = self._np.asarray(self._generator.get_logits()).reshape(-1, self.vocabulary_size)[-1]
-            wide = logits.astype(self._np.float64)
-            top = float(wide.max())
-            found.append(float(wide[following]) - top - math.log(float(self._np.exp(wide - top).sum())))
+            found.append(self._logprob(following))
         return found
+
+    def _logprob(self, token: int) -> float:
+        """Of ``token`` after what was filled last."""
+        logits = self._np.asarray(self._generator.get_logits()).reshape(-1, self.vocabulary_size)[-1]
+        wide = logits.astype(self._np.float64)
+        top = float(wide.max())
+        return float(wide[token]) - top - math.log(float(self._np.exp(wide - top).sum()))
 
 
 def load(job: worker.Job) -> OnnxRuntimeEngine:
+    job.importing()
     og = importlib.import_module("onnxruntime_genai")
     job.imported()
     engine = OnnxRuntimeEngine(

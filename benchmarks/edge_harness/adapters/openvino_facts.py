@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -21,16 +22,33 @@ _HEADS = ("lm_head", "embed_tokens")
 def facts(constants: list[tuple[str, str, list[int]]]) -> dict[str, Any]:
     """From (name, element type, shape) of every constant that holds a weight."""
     weights = [(name, kind, shape) for name, kind, shape in constants if _is_weight(name, shape)]
-    kernels = Counter(f"weight {kind}" for _, kind, _ in weights)
+    stored = Counter(kind for _, kind, _ in weights)
     heads = [kind for word in _HEADS for name, kind, _ in weights if word in name]
     layers = Counter(kind for name, kind, _ in weights if not any(word in name for word in _HEADS))
     ran: dict[str, Any] = {}
     if layers:
         ran["weight_bits"] = _bits(layers.most_common(1)[0][0])
     if heads:
-        ran |= {"head_bits": _bits(heads[0]), "head_kernel": f"weight {heads[0]}"}
+        ran["head_bits"] = _bits(heads[0])
     quantization = ", ".join(f"{count} x {kind}" for kind, count in layers.most_common()) or None
-    return {"kernels": dict(kernels), "ran": ran, "quantization": quantization}
+    found: dict[str, Any] = {"file_weights": dict(stored), "ran": ran, "quantization": quantization}
+    # A weight in groups has their columns as its last dimension.
+    groups = Counter(
+        shape[-1]
+        for name, _, shape in weights
+        if len(shape) == 3 and not any(word in name for word in _HEADS)
+    )
+    if groups:
+        found["group_size"] = groups.most_common(1)[0][0]
+    own_head = any(_HEADS[0] in name for name, _, _ in weights)
+    read = sum(
+        math.prod(shape) * _bits(kind) // 8
+        for name, kind, shape in constants
+        if len(shape) >= 2 and not (own_head and _HEADS[1] in name) and math.prod(shape) > max(shape)
+    )
+    if read:
+        found["weight_bytes_per_token"] = read
+    return found
 
 
 def _is_weight(name: str, shape: list[int]) -> bool:

@@ -3,7 +3,8 @@
 The pipeline is the engine's continuous-batching one, which its ``LLMPipeline`` uses on CPUs too; driven step
 by step, so that every token has a time. Prefix caching is off. The engine gives no log-probabilities of a
 given text: these come from the same model file and the same plugin, compiled once more at the end, when all
-that is measured has been.
+that is measured has been. That is another graph than the pipeline's, which replaces attention by its own; the
+record says so.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.edge_harness.adapters import worker
+
+VERIFICATION_NOTE = (
+    "openvino-genai: the log-probability is of the same model file and properties, compiled apart: not of "
+    "the pipeline that is timed, which has an attention of its own"
+)
+_DTYPES = {"uint8_t": "uint8", "int8_t": "int8", "float": "float32"}
 
 
 class OpenVinoEngine:
@@ -39,6 +46,7 @@ class OpenVinoEngine:
         self._requests = 0
         self._handles: list[Any] = []
         self._waiting: list[list[int]] = []
+        self._request: Any = None
         self.vocabulary_size = len(self._tokenizer.get_vocab())
 
     def encode(self, text: str) -> list[int]:
@@ -77,31 +85,45 @@ class OpenVinoEngine:
                         queue += output.generated_ids
         return [queue.pop(0) for queue in self._waiting]
 
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
-        self.reset()
-        del self._pipeline
-        compiled = self._ov.Core().compile_model(
-            str(Path(self._folder) / "openvino_model.xml"), "CPU", self._properties
-        )
-        request = compiled.create_infer_request()
+    def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
+        self._start_plain()
+        return [self._logprob(row, token) for row, token in zip(self._infer(ids, 0), ids[1:], strict=False)]
+
+    def step_logprobs(self, ids: Sequence[int]) -> list[float]:
+        self._start_plain()
+        return [self._logprob(self._infer([ids[i]], i)[0], ids[i + 1]) for i in range(len(ids) - 1)]
+
+    def _start_plain(self) -> None:
+        """The model file compiled by itself, with an empty cache; the pipeline goes, for memory's sake."""
+        if self._request is None:
+            self.reset()
+            del self._pipeline
+            model = str(Path(self._folder) / "openvino_model.xml")
+            compiled = self._ov.Core().compile_model(model, "CPU", self._properties)
+            self._inputs = {port.get_any_name() for port in compiled.inputs}
+            self._request = compiled.create_infer_request()
+        self._request.reset_state()
+
+    def _infer(self, ids: Sequence[int], before: int) -> Any:
+        """Logits of ``ids`` after ``before`` tokens that the request has seen."""
         count = len(ids)
         available = {
             "input_ids": self._np.array([ids], dtype=self._np.int64),
-            "attention_mask": self._np.ones((1, count), dtype=self._np.int64),
-            "position_ids": self._np.arange(count, dtype=self._np.int64)[None],
+            "attention_mask": self._np.ones((1, before + count), dtype=self._np.int64),
+            "position_ids": self._np.arange(before, before + count, dtype=self._np.int64)[None],
             "beam_idx": self._np.zeros(1, dtype=self._np.int32),
         }
-        wanted = {port.get_any_name() for port in compiled.inputs}
-        logits = request.infer({name: value for name, value in available.items() if name in wanted})["logits"]
-        found = []
-        for row, token in zip(logits[0], ids[1:], strict=False):
-            wide = row.astype(self._np.float64)
-            top = float(wide.max())
-            found.append(float(wide[token]) - top - math.log(float(self._np.exp(wide - top).sum())))
-        return found
+        given = {name: value for name, value in available.items() if name in self._inputs}
+        return self._request.infer(given)["logits"][0]
+
+    def _logprob(self, row: Any, token: int) -> float:
+        wide = row.astype(self._np.float64)
+        top = float(wide.max())
+        return float(wide[token]) - top - math.log(float(self._np.exp(wide - top).sum()))
 
 
 def load(job: worker.Job) -> OpenVinoEngine:
+    job.importing()
     openvino = importlib.import_module("openvino")
     openvino_genai = importlib.import_module("openvino_genai")
     job.imported()
@@ -109,6 +131,9 @@ def load(job: worker.Job) -> OpenVinoEngine:
     group = job.options.get("dynamic_quantization_group_size")
     if group is not None:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = str(group)
+    precision = job.options.get("kv_cache_precision")
+    if precision is not None:
+        properties["KV_CACHE_PRECISION"] = precision
     engine = OpenVinoEngine(
         openvino,
         openvino_genai,
@@ -118,7 +143,20 @@ def load(job: worker.Job) -> OpenVinoEngine:
         batch=job.work.batch,
     )
     job.loaded()
+    job.learned["notes"] = [VERIFICATION_NOTE]
+    job.learned["ran"] = {"kv_dtype": kv_dtype(openvino.Core(), precision)}
     return engine
+
+
+def kv_dtype(core: Any, precision: str | None) -> str:
+    """What was asked for, else the plugin's own setting: the pipeline does not tell what it has."""
+    if precision is not None:
+        return {"u8": "uint8", "i8": "int8", "f16": "float16", "bf16": "bfloat16", "f32": "float32"}.get(
+            precision, precision
+        )
+    told = str(core.get_property("CPU", "KV_CACHE_PRECISION"))
+    name = told.partition("'")[2].rstrip("'>")
+    return _DTYPES.get(name, name or told)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,13 @@
 
 How ``baselines/<machine>/`` gets llama.cpp's figures, once the peer is built:
 
-1. Thread sweep, of the engine's own program (``peers sweep``): one process per thread count, JSON as it came.
+1. Thread sweep, of the engine's own program (``peers sweep``): pinned, one artifact per thread count.
 2. Interleaved passes beside ours: the grid on ``specs/llama-passes.json``.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -141,60 +139,42 @@ def sweep(
     prompt_tokens: Annotated[int, typer.Option("--prompt-len", min=1)] = 512,
     decode_tokens: Annotated[int, typer.Option("--generate", min=1)] = 128,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
+    allow_busy: Annotated[bool, typer.Option(help="Measure on busy cores, and say so.")] = False,
 ) -> None:
-    """llama-bench at every thread count, its own JSON kept as it is.
+    """llama-bench at every thread count, each on cores of its own; decode after --prompt-len tokens.
 
     python -m benchmarks.edge_harness.adapters.peers sweep model.gguf baselines/this-machine
     """
+    from benchmarks.edge_harness.adapters import thread_sweep
+    from benchmarks.edge_harness.adapters.llama_cpp import GgmlAdapter
+    from benchmarks.edge_harness.adapters.registry import adapter
+    from benchmarks.edge_harness.artifact.file import refuse_existing, write_new
+    from benchmarks.edge_harness.grid.monitors import NativeMonitors
+
     peer = recipe(peer_name)
     bench = peer.binaries / "llama-bench"
+    engine = adapter(peer_name)
+    if not isinstance(engine, GgmlAdapter):
+        raise OmniError(f"--peer {peer_name}: expected llama.cpp or ik_llama.cpp, which have llama-bench")
     if not peer.is_built or not bench.is_file():
         raise OmniError(f"{peer.name} is not built: {peer.remedy}")
     counts = _counts(threads)
     files = [out_dir / f"{peer.name}-{model.stem}-t{count}.json" for count in counts]
     for file in files:
-        if file.exists():
-            raise OmniError(f"{file}: expected a new file, found one: results are never overwritten")
-    out_dir.mkdir(parents=True, exist_ok=True)
+        refuse_existing(file)
+    if not model.is_file():
+        raise OmniError(f"{model}: expected a GGUF file, found none")
     for count, file in zip(counts, files, strict=True):
         typer.echo(f"{peer.name}: {count} threads", err=True)
-        argv = sweep_command(bench, model, count, prompt_tokens, decode_tokens, repeats)
-        done = subprocess.run(argv, capture_output=True, text=True)
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-            raise OmniError(f"{peer.name}: llama-bench failed (exit {done.returncode}): {reason}")
-        _write_new(file, sweep_record(peer, done.stdout))
+        commands = [
+            thread_sweep.prompt_command(engine, bench, model, count, prompt_tokens, repeats),
+            thread_sweep.bench_command(engine, bench, model, count, prompt_tokens, decode_tokens, repeats),
+        ]
+        cores = thread_sweep.cores_of(count)
+        monitors = NativeMonitors()
+        artifact = thread_sweep.bench_artifact(engine, model, commands, cores, monitors, allow_busy)
+        write_new(file, artifact)
         typer.echo(str(file))
-
-
-def sweep_command(
-    bench: Path, model: Path, threads: int, prompt_tokens: int, decode_tokens: int, repeats: int
-) -> list[str]:
-    """llama-bench's own command line."""
-    workload = ["-p", str(prompt_tokens), "-n", str(decode_tokens), "-r", str(repeats)]
-    return [str(bench), "-m", str(model), "-t", str(threads), *workload, "-o", "json"]
-
-
-def sweep_record(peer: Recipe, stdout: str) -> str:
-    """llama-bench's JSON with the folder of the model taken out, and the build beside it."""
-    try:
-        rows = json.loads(stdout)
-    except json.JSONDecodeError as error:
-        raise OmniError(f"{peer.name}: llama-bench: expected JSON: {error}") from error
-    for row in rows:
-        row["model_filename"] = Path(row["model_filename"]).name
-    return json.dumps({"peer": read_mark(peer), "llama_bench": rows}, indent=1) + "\n"
-
-
-def _write_new(file: Path, text: str) -> None:
-    staging = file.with_name(f".{file.name}.writing")
-    staging.write_text(text)
-    try:
-        os.link(staging, file)
-    except FileExistsError:
-        raise OmniError(f"{file}: expected a new file, found one: results are never overwritten") from None
-    finally:
-        staging.unlink()
 
 
 def _counts(text: str | None) -> list[int]:

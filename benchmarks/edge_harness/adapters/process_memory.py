@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -67,17 +68,33 @@ def trim() -> bool:
 
 
 class Peak:
-    """The highest RssAnon while entered, sampled every 20 ms by a thread; not for use around timed code."""
+    """The highest RssAnon while entered, sampled every 20 ms by a thread; not for use around timed code.
 
-    def __init__(self, interval_s: float = 0.02, read: Read = read_proc) -> None:
+    A binding that computes without letting go of the interpreter's lock stops the thread: ``longest_gap_s``
+    says for how long nothing was seen.
+    """
+
+    def __init__(
+        self,
+        interval_s: float = 0.02,
+        read: Read = read_proc,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._interval_s = interval_s
         self._read = read
+        self._clock = clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._last_s: float | None = None
         self.rss_anon_mb = 0.0
+        self.longest_gap_s = 0.0
 
     def sample(self) -> None:
         self.rss_anon_mb = max(self.rss_anon_mb, status_mb(self._read)["rss_anon"])
+        now = self._clock()
+        if self._last_s is not None:
+            self.longest_gap_s = max(self.longest_gap_s, now - self._last_s)
+        self._last_s = now
 
     def _watch(self) -> None:
         while not self._stop.wait(self._interval_s):

@@ -42,6 +42,8 @@ class Recipe:
     run_here: str
     sha256: str = ""
     commit: str | None = None
+    no_commit: str = ""
+    """Why there is none, for an engine whose tree has commits."""
     tree: str = ""
     """Of a source distribution: where the engine's own tree lies in it."""
     lacking: tuple[tuple[str, str], ...] = ()
@@ -143,6 +145,7 @@ RECIPES: dict[str, Recipe] = {
             kind="cmake",
             distribution="ik-llama-cpp-python",
             sha256="33c67eb99e4dcab5e611050433243815709b8b3067753f9ce18375013cf002ad",
+            no_commit="the source distribution names none; its digest identifies the tree",
             tree="vendor/ik_llama.cpp",
             lacking=(("common/cmake/build-info-gen-cpp.cmake", _IK_BUILD_INFO),),
             flags=_ggml(

@@ -22,8 +22,8 @@ EXIT_BAD_INPUT = 2
 
 
 class Load(Protocol):
-    """Builds the engine of a job. It calls ``job.imported`` and ``job.loaded`` at these moments, and may put
-    what it learns about the engine into ``job.learned``."""
+    """Builds the engine of a job. It calls ``job.importing``, ``job.imported`` and ``job.loaded`` at these
+    moments, and may put what it learns about the engine into ``job.learned``."""
 
     def __call__(self, job: Job) -> Engine: ...
 
@@ -40,12 +40,17 @@ class Job:
         self.learned: dict[str, Any] = {}
         self.mark: Callable[[str], None] = lambda name: None
         self._clock = clock
-        self._imported_at = 0.0
+        self._importing_at = self._imported_at = 0.0
+
+    def importing(self) -> None:
+        """What follows is the engine's; what came before is the interpreter's and the harness's."""
+        self.learned["interpreter_s"] = process_age_s()
+        self._importing_at = self._clock()
 
     def imported(self) -> None:
         """The engine's modules are there; its weights are not."""
-        self.learned["import_s"] = process_age_s()
         self._imported_at = self._clock()
+        self.learned["import_s"] = self._imported_at - self._importing_at
         self.mark("after import")
 
     def loaded(self) -> None:

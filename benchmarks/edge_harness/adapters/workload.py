@@ -30,7 +30,8 @@ from benchmarks.edge_harness.measure.timing import (
     speed_metrics,
     speed_samples,
 )
-from benchmarks.edge_harness.measure.verification_text import ids_digest, verification_ids
+from benchmarks.edge_harness.measure.verification_paths import verification_record
+from benchmarks.edge_harness.measure.verification_text import verification_ids
 
 # Ids below are special tokens in the vocabularies of common models.
 FIRST_PROMPT_ID = 16
@@ -40,6 +41,8 @@ FIRST_TOKEN_PROMPT = 8
 LEAST_CONTEXT = 128
 _OF_PROMPT = ("pp_tps", "ttft_ms")
 EMPTY_CACHE_NOTE = "decode measured on an empty KV cache"
+# The sampling thread wants 50 looks a second; a peak may lie where it had none for this long.
+LONGEST_UNSEEN_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,12 @@ class Engine(Protocol):
 
     def step(self, tokens: Sequence[int]) -> list[int]: ...
 
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
-        """Natural log-probabilities of ``ids[1:]``, each given those before it, on an empty cache."""
+    def prompt_logprobs(self, ids: Sequence[int]) -> list[float] | None:
+        """Natural log-probabilities of ``ids[1:]``, each given those before it, on an empty cache, computed
+        as a prompt is: many tokens at once. ``None``: the engine cannot be asked."""
+
+    def step_logprobs(self, ids: Sequence[int]) -> list[float] | None:
+        """The same computed as decode is: one token a step, each one given."""
 
 
 @dataclass
@@ -165,16 +172,51 @@ def repetition(
     return Repetition(prompt_tokens, batch, tuple(ends))
 
 
-def warm_up(engine: Engine, work: Work, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Repeat a short run of the workload until its step time holds still; the step times in ms."""
-    step_ms: list[float] = []
-    prompt_tokens = 1 if work.empty_cache else work.prompt_tokens
+@dataclass
+class WarmUp:
+    """Rounds until what is measured holds still.
+
+    A prompt no longer than a first token's is there for decode, two tokens are there for the prompt: the
+    other time is noise then and is not waited for."""
+
+    of_prompt: bool
+    of_steps: bool
+    step_ms: list[float] = field(default_factory=list)
+    ttft_ms: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, work: Work) -> WarmUp:
+        of_steps = work.decode_tokens > 2
+        return cls(of_prompt=work.prompt_tokens > FIRST_TOKEN_PROMPT or not of_steps, of_steps=of_steps)
+
+    @property
+    def stable(self) -> bool:
+        judged = [*([self.ttft_ms] if self.of_prompt else []), *([self.step_ms] if self.of_steps else [])]
+        return all(is_stable(times) for times in judged)
+
+    @property
+    def notes(self) -> list[str]:
+        if self.stable:
+            return []
+        shown = [f"{', '.join(f'{ms:.2f}' for ms in self.step_ms)} ms a step"] if self.of_steps else []
+        if self.of_prompt:
+            shown.append(f"{', '.join(f'{ms:.1f}' for ms in self.ttft_ms)} ms to the first token")
+        return [f"the warm-up did not hold still in {len(self.step_ms)} rounds: {'; '.join(shown)}"]
+
+
+def warm_up(engine: Engine, work: Work, clock: Callable[[], float] = time.perf_counter) -> WarmUp:
+    """Repeat the prompt that is measured, at its depth, and some steps as they are measured."""
+    warmed = WarmUp.of(work)
     steps = min(WARM_UP_STEPS, work.decode_tokens - 1)
-    while len(step_ms) < MOST_WARM_UPS and not is_stable(step_ms):
-        seed = 1000 + len(step_ms)
-        done = repetition(engine, prompt_tokens, steps, batch=work.batch, seed=seed, clock=clock)
-        step_ms.append(statistics.fmean(done.intervals_ms))
-    return step_ms
+    how: dict[str, Any] = {"batch": work.batch, "clock": clock}
+    while len(warmed.step_ms) < MOST_WARM_UPS and not warmed.stable:
+        seed = 1000 + len(warmed.step_ms)
+        after_prompt = 1 if work.empty_cache else steps
+        after = repetition(engine, work.prompt_tokens, after_prompt, depth=work.depth, seed=seed, **how)
+        decode = repetition(engine, 1, steps, seed=-seed, **how) if work.empty_cache else after
+        warmed.ttft_ms.append(after.ttft_ms)
+        warmed.step_ms.append(statistics.fmean(decode.intervals_ms))
+    return warmed
 
 
 def measured(
@@ -217,7 +259,7 @@ def measure(
         engine.reset()
         engine.prefill([prompt(engine, FIRST_TOKEN_PROMPT, 0)])
         ready_s = phases.age_s()
-        warm_ups = warm_up(engine, work, clock)
+        warmed = warm_up(engine, work, clock)
     phases.mark("after warm-up")
     metrics, samples = measured(engine, work, clock)
     with process_memory.Peak(read=phases.read) as at_context:
@@ -229,29 +271,41 @@ def measure(
     process_memory.trim()
     phases.mark("after trim")
     ids = verification_ids(engine.encode)
-    logprobs = engine.logprobs(ids)
+    verified = verification_record(engine.prompt_logprobs(ids), engine.step_logprobs(ids), ids)
     settled = phases.status["after warm-up"]
     notes = [EMPTY_CACHE_NOTE] if work.empty_cache else []
-    if not is_stable(warm_ups):
-        shown = ", ".join(f"{ms:.2f}" for ms in warm_ups)
-        notes.append(f"the warm-up did not hold still in {len(warm_ups)} rounds: {shown} ms a step")
+    notes += warmed.notes
+    if path := verified["verification_paths"].get("not_verified"):
+        notes.append(f"the log-probability is not verified for {path}: the engine cannot be asked")
+    peak, why_no_peak = _peak(at_start, at_context)
     return {
         **metrics,
         "ready_s": ready_s,
-        "warm_up_rounds": len(warm_ups),
+        "warm_up_rounds": len(warmed.step_ms),
         "rss_anon_tree_mb": settled["rss_anon"],
         "pss_anon_tree_mb": phases.at("after warm-up")["pss_anon_mb"],
         "rss_file_tree_mb": settled["rss_file"],
         "rss_shmem_tree_mb": settled["rss_shmem"],
         "swap_tree_mb": settled["swap"],
-        "peak_rss_anon_tree_mb": max(at_start.rss_anon_mb, at_context.rss_anon_mb),
+        **peak,
         "rss_anon_at_context_mb": before_trim,
         "rss_anon_after_trim_mb": phases.status["after trim"]["rss_anon"],
         "trim_mb": before_trim - phases.status["after trim"]["rss_anon"],
         "context_tokens": work.context_tokens,
-        "samples": samples | {"warm_up_step_ms": warm_ups},
+        "samples": samples | {"warm_up_step_ms": warmed.step_ms, "warm_up_ttft_ms": warmed.ttft_ms},
         "phases": phases.marks,
-        "verification": {"kind": "logprob", "value": statistics.fmean(logprobs), "of": ids_digest(ids)},
+        **verified,
         "workload": {name: getattr(work, name) for name in Work.names()},
-        "notes": notes,
+        "notes": [*notes, *why_no_peak],
     }
+
+
+def _peak(*watched: process_memory.Peak) -> tuple[dict[str, float], list[str]]:
+    """The peak as a metric, or why the harness's own (``sampled.``) stands alone."""
+    gap_s = max(one.longest_gap_s for one in watched)
+    if gap_s > LONGEST_UNSEEN_S:
+        return {}, [
+            f"no peak_rss_anon_tree_mb: the engine held the interpreter's lock for up to {gap_s:.1f} s; "
+            "sampled.peak_rss_anon_tree_mb was seen from outside"
+        ]
+    return {"peak_rss_anon_tree_mb": max(one.rss_anon_mb for one in watched)}, []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -13,52 +14,94 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchmarks.edge_harness.artifact.schema import Artifact
+from benchmarks.edge_harness.provenance.scrub import scrub_values
 from vllm_omni.errors import OmniError
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise :class:`OmniError` when a result is there already: a figure is never overwritten."""
-    if path.exists():
-        raise OmniError(f"{path}: expected a new file, found one: results are never overwritten")
+    """Raise :class:`OmniError` when the name is taken, by a link to nowhere too: a figure is never
+    overwritten."""
+    if os.path.lexists(path):
+        raise _taken(path)
 
 
 def write_new(path: Path, artifact: Artifact) -> None:
-    """Write ``artifact`` to the new file ``path``, its folder made if missing. When that fails, no part of a
-    file is left behind."""
-    write_new_json(path, artifact.model_dump(mode="json"))
+    """Write ``artifact`` to the new file ``path``, its folder made if missing; nothing in it names a user's
+    folders. When that fails, no part of a file is left behind."""
+    write_new_json(path, scrub_values(artifact.model_dump(mode="json")))
 
 
 def write_new_json(path: Path, content: dict[str, Any]) -> None:
-    """As :func:`write_new`, for a record of another schema."""
+    """As :func:`write_new`, for a record of another schema, as it is."""
     refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _synced_copy(path, content) as name:
-        try:
-            # Unlike a rename, a link does not replace a file that has appeared meanwhile.
-            os.link(name, path)
-        except FileExistsError:
-            refuse_existing(path)
+    with _synced_copy(path, content) as copy:
+        _name(copy, path)
+    sync_folder(path.parent)
 
 
 def replace_json(path: Path, content: dict[str, Any]) -> None:
     """Replace the file in one step; only a retraction does this."""
-    with _synced_copy(path, content) as name:
-        # The link gives the temporary file a second name, which the rename consumes.
-        twin = f"{name}.new"
-        os.link(name, twin)
-        os.replace(twin, path)
+    with _synced_copy(path, content) as copy:
+        os.replace(copy, path)
+    sync_folder(path.parent)
+
+
+def rename_new(path: Path, new: Path) -> None:
+    """Give the file another name. Raises :class:`OmniError` when that is taken."""
+    _name(path, new)
+    # Where the name was moved rather than given, it is gone already.
+    path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Names of files are on disk when this returns."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _name(source: Path, path: Path) -> None:
+    """Give the whole file ``source`` the name ``path``, which nobody has."""
+    try:
+        # Unlike a rename, a link does not replace a file that has appeared meanwhile.
+        os.link(source, path)
+    except FileExistsError as error:
+        raise _taken(path) from error
+    except OSError:
+        # A file system without links. An empty file takes the name first, which only one can do.
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except FileExistsError as error:
+            raise _taken(path) from error
+        try:
+            os.replace(source, path)
+        except OSError:
+            path.unlink()
+            raise
+
+
+def _taken(path: Path) -> OmniError:
+    return OmniError(f"{path}: expected a new file, found one: results are never overwritten")
 
 
 @contextmanager
-def _synced_copy(path: Path, content: dict[str, Any]) -> Iterator[str]:
-    """The name of a temporary file beside ``path`` that holds ``content``, on disk; gone afterwards."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:
-        json.dump(content, file, indent=1, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
-        yield file.name
+def _synced_copy(path: Path, content: dict[str, Any]) -> Iterator[Path]:
+    """A temporary file beside ``path`` that holds ``content``, on disk; its name is gone afterwards."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        yield Path(name)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
 
 
 def read_json(path: Path) -> dict[str, Any]:

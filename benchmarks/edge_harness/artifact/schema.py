@@ -148,6 +148,8 @@ class ArmProvenance(Record):
     threads: int | None
     """Most threads seen in the tree at once."""
     unavailable: str | None
+    allowed_cores: list[int] | None = None
+    """Every core that a thread of any run was seen to be allowed on."""
 
 
 class Verification(Record):
@@ -172,6 +174,8 @@ class Disturbance(Record):
     throttled_s: float
     marked: bool
     """Whether it was enough to distrust the run."""
+    worst_core_foreign: float | None = None
+    """Of the core that foreign processes took most of, what they took."""
 
 
 class MemoryPoint(Record):
@@ -300,4 +304,8 @@ class Artifact(Record):
     checks: list[Check]
     result: dict[str, Any] | None
     """A probe's own record, beyond metrics."""
+    rules: int | None = None
+    """Of a grid: which rules its figures follow (grid/figures.py); ``None``: the first."""
+    refusal: str | None = None
+    """Why no two arms may be compared at all."""
     retraction: Retraction | None = None

@@ -1,9 +1,13 @@
-"""Whether result files may be used: each is a valid artifact, or retracted."""
+"""Whether result files may be used: each is a valid artifact, or retracted.
+
+What the schema and this file say holds for every kind; ``also`` is what a caller knows of some kinds besides,
+as that the figures of a grid follow from its runs.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,9 +17,13 @@ from pydantic import ValidationError
 from benchmarks.edge_harness.artifact.file import read, read_json
 from benchmarks.edge_harness.artifact.retraction import successor
 from benchmarks.edge_harness.artifact.schema import Artifact, Retraction
+from benchmarks.edge_harness.provenance.scrub import user_paths
 from vllm_omni.errors import OmniError
 
-_USER_PATH = re.compile(r"(?<![\w.~…-])/(?:home|root|Users)/\w")
+Also = Callable[[Artifact], Iterator[str]]
+
+# A grid's scratch folder: what its programs leave there is no result.
+_WORK_SUFFIX = ".work"
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,8 @@ def result_files(places: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for place in places:
         if place.is_dir():
-            found += sorted(place.rglob("*.json"))
+            below = (path.relative_to(place) for path in place.rglob("*.json"))
+            found += sorted(place / path for path in below if not _is_scratch(path))
         elif place.is_file():
             found.append(place)
         else:
@@ -41,32 +50,61 @@ def result_files(places: Iterable[Path]) -> list[Path]:
     return found
 
 
-def verify(paths: Iterable[Path]) -> Iterator[FileVerdict]:
+def tracked_results(root: Path) -> list[Path]:
+    """The results that git tracks below ``root``, or outside a checkout those that lie there: JSON in folders
+    called ``results`` and in ``baselines``; other JSON (specifications) is no result."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--", "*.json"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout
+        files = [Path(name) for name in listed.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):
+        folders = [root / name for name in ("benchmarks", "baselines") if (root / name).is_dir()]
+        files = [path.relative_to(root) for path in result_files(folders)]
+    found = [
+        root / file
+        for file in files
+        if {"results", "baselines"} & set(file.parts[:-1])
+        and "node_modules" not in file.parts
+        and not _is_scratch(file)
+        and (root / file).is_file()
+    ]
+    if not found:
+        raise OmniError(f"{root}: expected result files, found none")
+    return found
+
+
+def verify(paths: Iterable[Path], also: Also = lambda artifact: iter(())) -> Iterator[FileVerdict]:
     """A verdict for each file."""
     for path in paths:
         try:
-            yield _verify(path)
+            yield _verify(path, also)
         except OmniError as error:
             yield FileVerdict(path, "invalid", str(error).removeprefix(f"{path}: "))
 
 
-def _verify(path: Path) -> FileVerdict:
+def _is_scratch(path: Path) -> bool:
+    return any(part.endswith(_WORK_SUFFIX) for part in path.parts)
+
+
+def _verify(path: Path, also: Also) -> FileVerdict:
     content = read_json(path)
+    # Retracted or not: it is published.
+    if leak := next(user_paths(content), None):
+        return FileVerdict(path, "invalid", f"names a user's folder: {leak:.60}")
     if content.get("retraction") is not None:
         try:
             retraction = Retraction.model_validate(content["retraction"])
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            return FileVerdict(path, "invalid", f"retraction.{where}: {first['msg']}")
+            where = ".".join(("retraction", *map(str, first["loc"])))
+            return FileVerdict(path, "invalid", f"{where}: {first['msg']}")
         if retraction.superseded_by is not None and successor(path, retraction.superseded_by) is None:
             why = f"retraction.superseded_by names {retraction.superseded_by}, which does not exist"
             return FileVerdict(path, "invalid", why)
         return FileVerdict(path, "retracted", retraction.reason)
     artifact = read(path)
-    if leak := _USER_PATH.search(path.read_text()):
-        return FileVerdict(path, "invalid", f"names a user's folder: {leak.group()}…")
-    wrong = next(_contradictions(artifact), None)
+    wrong = next(_contradictions(artifact), None) or next(also(artifact), None)
     return FileVerdict(path, "invalid", wrong) if wrong else FileVerdict(path, "valid", artifact.title)
 
 
@@ -91,8 +129,3 @@ def _contradictions(artifact: Artifact) -> Iterator[str]:
         seen.add((run.tag, run.pass_no))
         if (run.status == "ok") != (run.reason is None):
             yield f"runs: arm {run.tag}, pass {run.pass_no}: status {run.status} with reason {run.reason}"
-    if artifact.complete and artifact.runs:
-        passes = max(run.pass_no for run in artifact.runs)
-        ran = {run.tag for run in artifact.runs}
-        if len(seen) != passes * len(ran):
-            yield f"complete: expected {passes * len(ran)} runs, found {len(seen)}"

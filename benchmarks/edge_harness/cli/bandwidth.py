@@ -14,6 +14,9 @@ def run(
     buffer_mb: Annotated[
         int | None, typer.Option(min=1, help="Default: 4 x the last-level cache, at least 268.")
     ] = None,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Run on busy cores; the result says who was on them.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an artifact to the new FILE.")
     ] = None,
@@ -25,22 +28,21 @@ def run(
 
     Every thread count runs in a fresh process that is pinned to as many cores.
     """
-    from benchmarks.edge_harness.cli.probe_output import ProbeOutput
-    from benchmarks.edge_harness.cli.speed_sweep import thread_counts
-    from benchmarks.edge_harness.measure.fresh_process import measure_in_fresh_process, program
+    from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
+    from benchmarks.edge_harness.cli.probe_runs import SampleSet
+    from benchmarks.edge_harness.cli.speed_sweep import thread_counts, threads_text
+    from benchmarks.edge_harness.measure import fresh_process
 
-    output = ProbeOutput("bandwidth", out)
     wanted = thread_counts(threads) if threads else doublings(thread_counts(None)[0])
-    runs = []
+    output = ProbeOutput("bandwidth", out, cores=cores_for(max(wanted)), allow_busy=allow_busy)
+    sets = []
     for count in wanted:
-        command = program("bandwidth", "--threads", str(count), "--passes", str(passes))
+        command = fresh_process.program("bandwidth", "--threads", str(count), "--passes", str(passes))
         if buffer_mb is not None:
             command += ["--buffer-mb", str(buffer_mb)]
-        runs.append(
-            measure_in_fresh_process(
-                command, f"{count} thread{'s' if count > 1 else ''}", console=output.console
-            )
-        )
+        title = threads_text(count)
+        sets.append(SampleSet.of(title, output.measure(command, title, threads=count)))
+    runs = [dict(one.child.record) for one in sets]
     output.line("threads   median GB/s      best     worst")
     for run_ in runs:
         rates = (run_["ceiling_gbps"], run_["ceiling_gbps_best"], run_["ceiling_gbps_worst"])
@@ -59,7 +61,10 @@ def run(
             "samples": best["samples"],
             "runs": runs,
             "notes": notes,
-        }
+        },
+        sets,
+        metric="ceiling_gbps",
+        in_runs=("runs", "samples"),
     )
 
 

@@ -28,6 +28,9 @@ def run(
     form: Annotated[
         Literal["json", "md", "csv"], typer.Option("--format", help="Of the standard output.")
     ] = "json",
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Run on busy cores; the result says who was on them.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an artifact to the new FILE.")
     ] = None,
@@ -42,7 +45,7 @@ def run(
     """
     from benchmarks.edge_harness.cli import speed_sweep
     from benchmarks.edge_harness.cli.engine_options import engine_options
-    from benchmarks.edge_harness.cli.probe_output import ProbeOutput
+    from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
 
     tests = [
         {
@@ -65,6 +68,7 @@ def run(
         threads=threads_wanted,
         options=engine_options(stock=stock, ceiling=ceiling, engine_args=engine_args, cache_root=cache_root),
         engine="vllm-stock" if stock else "ours",
-        output=ProbeOutput("decode", out),
+        cache_root=cache_root,
+        output=ProbeOutput("decode", out, cores=cores_for(max(threads_wanted)), allow_busy=allow_busy),
         form=form,
     )

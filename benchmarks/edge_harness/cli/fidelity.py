@@ -39,9 +39,14 @@ def run(
     fidelity --model smollm2 --reference SmolLM2-135M-Instruct.Q4_1.gguf --out fidelity.json
     fidelity --model smollm2 --path decode --windows 8 --no-greedy --out decode.json
     fidelity --model qwen3 --reference qwen3-bf16 --out quantization.json
+
+    The output is one JSON object: the figures of each path, and the file with everything else.
     """
+    import json
+    import sys
+
     from benchmarks.edge_harness.artifact.file import refuse_existing, write_new
-    from benchmarks.edge_harness.measure.arm import pin
+    from benchmarks.edge_harness.measure.thread_binding import pin
     from vllm_omni.cli import engine_defaults, in_process
     from vllm_omni.errors import OmniError
 
@@ -73,6 +78,7 @@ def run(
         measured = measure(options, progress)
     result: Any = fidelity_artifact(options, measured, before=before, started_utc=started_utc)
     write_new(out, result)
-    for line in result_lines(measured):
-        print(line)
-    print(f"written: {out}")
+    for line in (*result_lines(measured), f"written to {out}"):
+        print(line, file=sys.stderr)
+    paths = {run.tag: run.metrics for run in result.runs}
+    print(json.dumps({"artifact": str(out), "paths": paths, "notes": result.notes}, allow_nan=False))

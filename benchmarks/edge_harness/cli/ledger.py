@@ -17,6 +17,9 @@ def run(
     cache_root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="vLLM's compile cache [default: the user's].")
     ] = None,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Run on busy cores; the result says who was on them.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an artifact to the new FILE.")
     ] = None,
@@ -28,20 +31,24 @@ def run(
 
     Pages are counted in this process's page table, tensor by tensor. What nothing explains is shown.
     """
+    from benchmarks.edge_harness.cli.compile_cache import CompileCache
     from benchmarks.edge_harness.cli.engine_options import engine_options
-    from benchmarks.edge_harness.cli.probe_output import ProbeOutput
-    from benchmarks.edge_harness.measure.fresh_process import measure_in_fresh_process, program
+    from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
+    from benchmarks.edge_harness.cli.probe_runs import SampleSet
+    from benchmarks.edge_harness.measure.fresh_process import program
 
-    output = ProbeOutput("ledger", out)
     command = program(
         "ledger",
         *("--model", str(model.resolve()), "--context-len", str(context_len)),
         *engine_options(stock=stock, engine_args=engine_args, cache_root=cache_root, threads=threads),
     )
-    record = measure_in_fresh_process(command, f"ledger of {model.resolve().name}", console=output.console)
+    output = ProbeOutput("ledger", out, cores=cores_for(threads), allow_busy=allow_busy)
+    title = f"ledger of {model.resolve().name}"
+    child = output.measure(command, title, threads=threads, cache=CompileCache(cache_root))
+    record = dict(child.record)
     for line in lines(record):
         output.line(line)
-    output.finish(record, model=model)
+    output.finish(record, [SampleSet.of("ledger", child)], metric="rss_anon_tree_mb", model=model)
 
 
 def lines(record: dict[str, Any]) -> list[str]:
@@ -54,5 +61,7 @@ def lines(record: dict[str, Any]) -> list[str]:
         figures = f"{entry['anonymous_mb']:10.1f} {entry['mapped_mb']:9.1f} {allocated:>10}"
         shown.append(f"{entry['name']:34} {figures}{note}")
     shown.append(f"{'unattributed':34} {record['unattributed_mb']:10.1f}  {record['unattributed_share']:.1%}")
+    without_owner, share = record["unattributed_with_residual_mb"], record["unattributed_share_with_residual"]
+    shown.append(f"{'without a known owner, in all':34} {without_owner:10.1f}  {share:.1%}")
     shown.append(f"{'RssAnon, settled (MB)':34} {total:10.1f}")
     return shown

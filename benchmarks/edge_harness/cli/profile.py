@@ -21,6 +21,9 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="vLLM's compile cache [default: the user's].")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Operators to show.")] = 20,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Run on busy cores; the result says who was on them.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write an artifact to the new FILE.")
     ] = None,
@@ -34,20 +37,22 @@ def run(
     uncovered, and printed.
     """
     from benchmarks.edge_harness.cli.engine_options import engine_options
-    from benchmarks.edge_harness.cli.probe_output import ProbeOutput
-    from benchmarks.edge_harness.measure.fresh_process import measure_in_fresh_process, program
+    from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
+    from benchmarks.edge_harness.cli.probe_runs import SampleSet
+    from benchmarks.edge_harness.measure.fresh_process import program
 
-    output = ProbeOutput("profile", out)
     command = program(
         "profile",
         *("--model", str(model.resolve()), "--prompt-len", str(prompt_len)),
         *("--steps", str(steps), "--repeats", str(repeats), "--batch", str(batch)),
         *engine_options(stock=stock, engine_args=engine_args, cache_root=cache_root, threads=threads),
     )
-    record = measure_in_fresh_process(command, f"profile of {model.resolve().name}", console=output.console)
+    output = ProbeOutput("profile", out, cores=cores_for(threads), allow_busy=allow_busy)
+    child = output.measure(command, f"profile of {model.resolve().name}", threads=threads)
+    record = dict(child.record)
     for line in lines(record, top):
         output.line(line)
-    output.finish(record, model=model)
+    output.finish(record, [SampleSet.of("profile", child)], metric="step_ms", model=model)
 
 
 def lines(record: dict[str, Any], top: int) -> list[str]:

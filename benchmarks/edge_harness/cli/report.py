@@ -49,14 +49,19 @@ def run(
         out = Path("report.html")
     if out is not None:
         _refuse_to_lose(out, places, force)
-    with Console(stderr=True).status("reading result files"):
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    with console.status("reading result files"):
         sources = load(places)
         text = _render(kind, sources, title)
+    shown = [source for source in sources if source.problem is None]
+    for source in sources:
+        if source.problem is not None:
+            console.print(f"not shown: {source.name}: {source.problem}", style="yellow")
     if out is None:
         print(text, end="")
         return 0
     _write(out, text)
-    print(f"{out}: {len(sources)} {'result' if len(sources) == 1 else 'results'}")
+    print(f"{out}: {len(shown)} {'result' if len(shown) == 1 else 'results'}")
     return 0
 
 
@@ -91,16 +96,10 @@ def _refuse_to_lose(out: Path, places: list[Path], force: bool) -> None:
 
 def _write(out: Path, text: str) -> None:
     """Whole or not at all."""
-    import os
-    import tempfile
-
     out.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+    part = out.with_name(f".{out.name}.part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(name, out)
-    except BaseException:
-        os.unlink(name)
-        raise
+        part.write_text(text, encoding="utf-8", newline="")
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)

@@ -40,10 +40,11 @@ def run(
         typer.Option(metavar="FILE", help="Expected medians and bands; a regression makes the exit code 1."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the unfinished grid of the same --out.")
+        bool, typer.Option("--resume", help="Go on with the unfinished grid of the same --out and build.")
     ] = False,
     allow_busy: Annotated[
-        bool, typer.Option("--allow-busy", help="Run on busy cores; the result says who was on them.")
+        bool,
+        typer.Option("--allow-busy", help="Run on busy cores, or beside another grid; the result says so."),
     ] = False,
     timeout_s: Annotated[
         float | None, typer.Option(help="Time limit of one run (default: the spec's, which is 2400).")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.edge_harness.cli.compile_cache import CompileCache
 from benchmarks.edge_harness.cli.probe_output import ProbeOutput
+from benchmarks.edge_harness.cli.probe_runs import Child, SampleSet
 from benchmarks.edge_harness.measure.bench_table import Format, Row, name_of_test, table
-from benchmarks.edge_harness.measure.fresh_process import measure_in_fresh_process, program
+from benchmarks.edge_harness.measure.fresh_process import program
 from vllm_omni.errors import OmniError
 
 Kind = Literal["pp", "tg"]
@@ -47,6 +49,7 @@ def sweep(
     tests: Sequence[dict[str, Any]],
     threads: Sequence[int],
     options: Sequence[str],
+    cache_root: Path | None,
     engine: str,
     output: ProbeOutput,
     form: Format,
@@ -54,15 +57,19 @@ def sweep(
     """Measure ``tests`` for each thread count, show the table, finish with one record.
 
     The record's own metrics are those of the first test with the last thread count; ``runs`` holds all."""
-    runs = []
+    sets: list[SampleSet] = []
+    runs: list[dict[str, Any]] = []
+    cache = CompileCache(cache_root)
     for count in threads:
         command = program(
             "sweep",
             *("--model", str(model.resolve()), "--threads", str(count)),
             *("--tests", json.dumps(list(tests)), *options),
         )
-        title = f"{model.resolve().name}, {count} thread{'s' if count > 1 else ''}"
-        runs.append(measure_in_fresh_process(command, title, console=output.console))
+        title = f"{model.resolve().name}, {threads_text(count)}"
+        child = output.measure(command, title, threads=count, cache=cache)
+        sets += _sets(kind, child)
+        runs.append(dict(child.record))
     rows = [row for run in runs for row in _rows(kind, run, model, engine)]
     output.line(table(rows, "md").rstrip())
     first = runs[-1]["tests"][0]
@@ -74,7 +81,39 @@ def sweep(
         "table": json.loads(table(rows, "json")),
         "notes": list(dict.fromkeys(note for run in runs for test in run["tests"] for note in test["notes"])),
     }
-    output.finish(record, model=model, stdout=None if form == "json" else table(rows, form))
+    output.finish(
+        record,
+        sets,
+        metric="tg_tps" if kind == "tg" else "pp_tps",
+        model=model,
+        stdout=None if form == "json" else table(rows, form),
+        in_runs=("runs", "samples"),
+    )
+
+
+def threads_text(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _sets(kind: Kind, child: Child) -> list[SampleSet]:
+    """Of one process: its start and its memory, then every workload with its samples."""
+    record = child.record
+    threads = threads_text(int(record["threads"]))
+    start = {name: value for name, value in record.items() if name not in ("tests", "samples")}
+    sets = [SampleSet(f"process, {threads}", child, start)]
+    for test in record["tests"]:
+        tag = f"{_name(kind, test['workload'])}, batch {test['workload']['batch']}, {threads}"
+        figures = test["metrics"] | {name: value for name, value in test.items() if name != "metrics"}
+        sets.append(SampleSet(tag, child, figures, whole=False))
+    return sets
+
+
+def _name(kind: Kind, work: Mapping[str, Any]) -> str:
+    """As llama-bench names a test."""
+    if kind == "tg":
+        depth = 0 if work["empty_cache"] else work["depth"] + work["prompt_tokens"]
+        return name_of_test("tg", work["decode_tokens"] - 1, depth)
+    return name_of_test("pp", work["prompt_tokens"], work["depth"])
 
 
 def _rows(kind: Kind, run: dict[str, Any], model: Path, engine: str) -> list[Row]:
@@ -82,11 +121,6 @@ def _rows(kind: Kind, run: dict[str, Any], model: Path, engine: str) -> list[Row
     rows = []
     for test in run["tests"]:
         work, metrics, samples = test["workload"], test["metrics"], test["samples"]
-        if kind == "tg":
-            depth = 0 if work["empty_cache"] else work["depth"] + work["prompt_tokens"]
-            name = name_of_test("tg", work["decode_tokens"] - 1, depth)
-        else:
-            name = name_of_test("pp", work["prompt_tokens"], work["depth"])
         decode = kind == "tg"
         rows.append(
             Row(
@@ -95,7 +129,7 @@ def _rows(kind: Kind, run: dict[str, Any], model: Path, engine: str) -> list[Row
                 engine=engine,
                 threads=int(run["threads"]),
                 batch=work["batch"],
-                test=name,
+                test=_name(kind, work),
                 samples_ts=tuple(samples["tg_tps" if decode else "pp_tps"]),
                 step_ms=metrics["step_ms"] if decode else None,
                 itl_ms_p50=metrics["itl_ms_p50"] if decode else None,

@@ -18,16 +18,19 @@ def run(
 
     verify
     verify benchmarks/edge_harness/results
+
+    Of a grid, medians, sentences and noise floor are computed anew from its
+    runs, and must be those on file.
     """
     from rich.console import Console
 
-    from benchmarks.edge_harness.artifact.verification import result_files, verify
+    from benchmarks.edge_harness.artifact.verification import result_files, tracked_results, verify
+    from benchmarks.edge_harness.grid.recomputation import contradictions
     from benchmarks.edge_harness.provenance.scrub import REPOSITORY
 
-    defaults = [REPOSITORY / "benchmarks", REPOSITORY / "baselines"]
-    files = result_files(places) if places else _tracked(defaults)
+    files = result_files(places) if places else tracked_results(REPOSITORY)
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    verdicts = list(verify(files))
+    verdicts = list(verify(files, contradictions))
     for verdict in verdicts:
         style = {"valid": "green", "retracted": "yellow", "invalid": "red"}[verdict.state]
         shown = (
@@ -37,11 +40,3 @@ def run(
     invalid = sum(verdict.state == "invalid" for verdict in verdicts)
     console.print(f"{len(verdicts)} files, {invalid} invalid")
     return 1 if invalid else 0
-
-
-def _tracked(folders: list[Path]) -> list[Path]:
-    """Results lie in ``results`` folders and in ``baselines``; other JSON (specifications) is no result."""
-    from benchmarks.edge_harness.artifact.verification import result_files
-
-    found = [path for path in result_files(folders) if "results" in path.parts or "baselines" in path.parts]
-    return [path for path in found if "node_modules" not in path.parts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -28,6 +29,7 @@ def fidelity_artifact(options: Options, measured: Measured, *, before: Load, sta
         notes=_notes(options, measured),
         model=identity,
         kernels=kernels or None,
+        metric="kl_mean_nats",
         runs=[
             _run(path, position, measured, before, started_utc)
             for position, path in enumerate(options.paths, 1)
@@ -91,7 +93,7 @@ def _run(path: str, position: int, measured: Measured, before: Load, started_utc
         verification=None,
         disturbance=None,
         load_before=before.load_average,
-        load_after=before.load_average,
+        load_after=[round(value, 2) for value in os.getloadavg()],
         memory=[],
         phases=[],
         stderr_tail=None,

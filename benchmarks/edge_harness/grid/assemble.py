@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from benchmarks.edge_harness.artifact.file import write_new
+from benchmarks.edge_harness.artifact.file import rename_new, write_new
 from benchmarks.edge_harness.artifact.schema import (
     FORMAT,
     ArmProvenance,
@@ -19,19 +19,25 @@ from benchmarks.edge_harness.artifact.schema import (
     ModelIdentity,
     Monitor,
     Peer,
+    Run,
     ThreadSet,
 )
+from benchmarks.edge_harness.grid.figures import (
+    CONTROL_SUFFIX,
+    RULES,
+    figures,
+    inconsistencies,
+)
 from benchmarks.edge_harness.grid.journal import Entry, Header
-from benchmarks.edge_harness.grid.runner import Plan, scrub_values
+from benchmarks.edge_harness.grid.runner import Plan
 from benchmarks.edge_harness.metrics import metric
-from benchmarks.edge_harness.provenance.collect import collect_provenance, scrub
+from benchmarks.edge_harness.provenance.collect import collect_provenance
+from benchmarks.edge_harness.provenance.scrub import scrub, scrub_values
 from benchmarks.edge_harness.spec import Spec
 from benchmarks.edge_harness.statistics.expectations import Expectations, check, fails
-from benchmarks.edge_harness.statistics.noise_floor import noise_floor
-from benchmarks.edge_harness.statistics.summary import summarize
-from benchmarks.edge_harness.statistics.verdict import compare_all
 
-CONTROL_SUFFIX = "-control"
+# Of the notes: where all the cores of this process are under test, what watches takes its share of them.
+SAME_CORES = "watched from the same cores"
 
 _R = TypeVar("_R", ModelIdentity, Peer)
 
@@ -46,6 +52,11 @@ def with_control(spec: Spec) -> Spec:
 def published(spec: Spec) -> Spec:
     """``spec`` as an artifact may hold it, without names of a user's folders."""
     return Spec.model_validate(scrub_values(spec.model_dump(mode="json")))
+
+
+def is_watched_apart(plan: Plan) -> bool:
+    """Whether this process has a core that is not under test."""
+    return bool(os.sched_getaffinity(0) - set(plan.placement.cores))
 
 
 def monitor_cost(entries: Sequence[Entry]) -> Monitor | None:
@@ -70,49 +81,54 @@ def assemble(
     command: Sequence[str],
     interrupted: int | None,
     expectations: Expectations | None,
+    build: str | None,
 ) -> Artifact:
-    """``interrupted``: the exit code of a grid that was stopped."""
-    spec, runs = plan.spec, [entry.run for entry in entries]
+    """``interrupted``: the exit code of a grid that was stopped. ``build``: as it is at the end."""
+    runs = [entry.run for entry in entries]
+    spec = published(plan.spec)
+    refusal = None
+    if build != header.build:
+        refusal = f"the build changed between the first run and the last: {header.build}, then {build}"
+    found = figures(runs, spec, plan.metric, refusal)
     declared = spec.declared_metrics()
-    summaries = summarize(runs, declared)
-    checks = [] if expectations is None else check(expectations, summaries, declared)
-    first = spec.arms[0].tag
-    has_control = any(arm.tag == first + CONTROL_SUFFIX for arm in spec.arms)
+    checks = [] if expectations is None else check(expectations, found.summaries, declared)
+    notes = _notes(plan, header, entries)
     return Artifact(
         format=FORMAT,
         kind="grid",
         title=spec.title or " / ".join(arm.tag for arm in spec.arms),
-        notes=_notes(plan, header, entries),
+        notes=[*([f"nothing is compared: {refusal}"] if refusal else []), *notes],
         complete=interrupted is None,
         created_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         command=[scrub(part) for part in command],
         exit_code=_exit_code(plan, entries, fails(checks)) if interrupted is None else interrupted,
-        spec=published(spec),
-        spec_sha256=published(spec).sha256(),
+        spec=spec,
+        spec_sha256=spec.sha256(),
         metric=plan.metric,
-        provenance=collect_provenance(header.load_before, _thread_set(plan, entries), monitor_cost(entries)),
+        provenance=collect_provenance(
+            header.load_before, _thread_set(plan, entries), monitor_cost(entries), header.software
+        ),
         arms=[_arm(plan, tag, entries) for tag in plan.programs],
         runs=runs,
-        summaries=summaries,
-        comparisons=compare_all(
-            runs, spec, plan.metric, control=first + CONTROL_SUFFIX if has_control else None
-        ),
-        noise_floor=noise_floor(runs, first, first + CONTROL_SUFFIX, declared) if has_control else [],
+        summaries=found.summaries,
+        comparisons=found.comparisons,
+        noise_floor=found.noise_floor,
         checks=checks,
         result=None,
+        rules=RULES,
+        refusal=refusal,
     )
 
 
 def write_beside_incomplete(out: Path, artifact: Artifact) -> Path | None:
     """Write the artifact. An incomplete one of the same grid that has the name gives it up and is kept under
     another, which is returned."""
-    if not out.exists():
+    if not os.path.lexists(out):
         write_new(out, artifact)
         return None
     names = (out.with_name(f"{out.stem}.incomplete-{number}{out.suffix}") for number in itertools.count(1))
-    moved = next(name for name in names if not name.exists())
-    os.link(out, moved)
-    out.unlink()
+    moved = next(name for name in names if not os.path.lexists(name))
+    rename_new(out, moved)
     write_new(out, artifact)
     return moved
 
@@ -127,8 +143,7 @@ def _exit_code(plan: Plan, entries: Sequence[Entry], check_fails: bool) -> int:
 def _thread_set(plan: Plan, entries: Sequence[Entry]) -> ThreadSet:
     placement = plan.placement
     problems = [entry.seen.memory_problem for entry in entries if entry.seen.memory_problem]
-    alone = os.sched_getaffinity(0) - set(placement.cores)
-    notes = [placement.note, *dict.fromkeys(problems), None if alone else "watched from the same cores"]
+    notes = [placement.note, *dict.fromkeys(problems), None if is_watched_apart(plan) else SAME_CORES]
     return ThreadSet(
         cores=list(placement.cores),
         memory_nodes=None if placement.memory_nodes is None else list(placement.memory_nodes),
@@ -138,12 +153,12 @@ def _thread_set(plan: Plan, entries: Sequence[Entry]) -> ThreadSet:
 
 
 def _arm(plan: Plan, tag: str, entries: Sequence[Entry]) -> ArmProvenance:
-    """What the runs report of themselves is taken from the last that ended well: earlier ones say the same,
-    or the difference shows in the runs."""
+    """What the runs report of themselves is taken from the last that counts; that others say something else
+    is noted, and refuses the arm's comparisons."""
     program = plan.programs[tag]
     arm = next(arm for arm in plan.spec.arms if arm.tag == tag)
     mine = [entry for entry in entries if entry.run.tag == tag]
-    reported = next((entry.run.reported for entry in reversed(mine) if entry.run.status != "failed"), {})
+    reported = next((entry.run.reported for entry in reversed(mine) if entry.run.status == "ok"), {})
     threads = [entry.seen.threads for entry in mine if entry.seen.threads is not None]
     return ArmProvenance(
         tag=tag,
@@ -157,6 +172,7 @@ def _arm(plan: Plan, tag: str, entries: Sequence[Entry]) -> ArmProvenance:
         openmp_runtimes=sorted({name for entry in mine for name in entry.seen.openmp_runtimes}),
         threads=max(threads, default=None),
         unavailable=program.unavailable,
+        allowed_cores=sorted({core for entry in mine for core in entry.seen.allowed_cores}) or None,
     )
 
 
@@ -175,7 +191,11 @@ def _kernels(value: object) -> dict[str, int] | None:
 
 def _notes(plan: Plan, header: Header, entries: Sequence[Entry]) -> list[str]:
     notes = list(header.notes)
-    what = metric(plan.metric, plan.spec.declared_metrics())
+    if not is_watched_apart(plan):
+        notes.append(SAME_CORES)
+    notes += [entry.seen.memory_problem for entry in entries if entry.seen.memory_problem]
+    named = metric(plan.metric, plan.spec.declared_metrics())
+    runs: list[Run] = [entry.run for entry in entries]
     for tag, program in plan.programs.items():
         if program.unavailable is not None:
             notes.append(f"{tag}: not run: {program.unavailable}")
@@ -187,8 +207,9 @@ def _notes(plan: Plan, header: Header, entries: Sequence[Entry]) -> list[str]:
         if lost:
             notes.append(f"{tag}: {lost} of {len(mine)} runs do not count; each has its reason")
         well = [entry.run for entry in mine if entry.run.status == "ok"]
-        if what.needs_warm_cache and well and all(run.cold_cache for run in well):
-            notes.append(f"{tag}: no run with a warm compile cache, and {what.name} counts no other")
+        if named.needs_warm_cache and well and all(run.cold_cache for run in well):
+            notes.append(f"{tag}: no run with a warm compile cache, and {named.name} counts no other")
+        notes += [f"{tag}: not comparable: its runs differ in {what}" for what in inconsistencies(runs, tag)]
         outlived = sorted({name for entry in mine for name in entry.seen.outlived})
         if outlived:
             notes.append(f"{tag}: left processes behind, which were ended: {', '.join(outlived)}")

@@ -24,6 +24,7 @@ from benchmarks.edge_harness.grid.monitors import (
     MemoryWatch,
     Monitors,
 )
+from benchmarks.edge_harness.grid.stops import stops_ignored
 from benchmarks.edge_harness.provenance.load import now_utc
 from vllm_omni import monitor, settings
 
@@ -63,8 +64,14 @@ class Outcome:
     memory_problem: str | None = None
 
 
-def run_child(child: Child, monitors: Monitors, started: Callable[[int], None] = lambda pid: None) -> Outcome:
-    """Start ``child`` and wait for its end or its time limit. ``started`` is told its pid.
+def run_child(
+    child: Child,
+    monitors: Monitors,
+    started: Callable[[int], None] = lambda pid: None,
+    starting: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Start ``child`` and wait for its end or its time limit. ``starting`` is called before there is a
+    process, ``started`` is told its pid.
 
     Whatever interrupts the wait ends the child first.
     """
@@ -77,6 +84,7 @@ def run_child(child: Child, monitors: Monitors, started: Callable[[int], None] =
     spawn = _Spawn(child, stdout, stderr)
     watches: list[MemoryWatch | CoreWatch | LibraryWatch] = []
     try:
+        starting()
         spawn.run()
         if spawn.process is None:
             return Outcome(
@@ -101,12 +109,15 @@ def run_child(child: Child, monitors: Monitors, started: Callable[[int], None] =
         watches.clear()
         ended = leftovers.end(process.pid, child.token, OUTLIVED_GRACE_S if in_time else leftovers.GRACE_S)
     except BaseException:
-        spawn.thread.join()
-        for watch in watches:
-            watch.stop()
-        leftovers.end(spawn.process.pid if spawn.process else None, child.token)
-        if spawn.process:
-            spawn.process.wait()
+        # A second Ctrl-C would leave behind what the first one is ending.
+        with stops_ignored():
+            if spawn.thread.ident is not None:
+                spawn.thread.join()
+            for watch in watches:
+                watch.stop()
+            leftovers.end(spawn.process.pid if spawn.process else None, child.token)
+            if spawn.process:
+                spawn.process.wait()
         raise
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

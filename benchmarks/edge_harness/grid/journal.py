@@ -16,24 +16,33 @@ from typing import BinaryIO, Literal
 
 from pydantic import Field, ValidationError
 
-from benchmarks.edge_harness.artifact.schema import Load, Record, Run
+from benchmarks.edge_harness.artifact.file import sync_folder
+from benchmarks.edge_harness.artifact.schema import Load, Record, Run, Software
 from vllm_omni.errors import OmniError
 
 FORMAT: Literal["edge-harness-journal/1"] = "edge-harness-journal/1"
 
 
-class Header(Record):
-    """What must be the same for a grid to go on, and what was true when it began."""
+class Identity(Record):
+    """What must be the same for a grid to go on."""
 
-    format: Literal["edge-harness-journal/1"]
     spec_sha256: str
     passes: int
     cores: list[int]
     metric: str
     build: str | None
-    """Commit and library that were measured."""
+    """Commit and library that are measured."""
+    programs_sha256: str | None = None
+    """Of the arms' command lines, variables and models as they run here, folders and all."""
+
+
+class Header(Identity):
+    """And what was true when it began."""
+
+    format: Literal["edge-harness-journal/1"]
     load_before: Load
     notes: list[str]
+    software: Software | None = None
 
 
 class Seen(Record):
@@ -47,6 +56,7 @@ class Seen(Record):
     monitor_cpu_s: float = 0.0
     memory_problem: str | None = None
     unread: list[str] = Field(default_factory=list)
+    allowed_cores: list[int] = Field(default_factory=list)
 
 
 class Entry(Record):
@@ -55,12 +65,13 @@ class Entry(Record):
 
 
 class Started(Record):
-    """The process of a run, with the start time that tells it from a later one of the same number."""
+    """The process of a run, with the start time that tells it from a later one of the same number. Written
+    once before there is a process, when the token is all that will tell, and again when there is one."""
 
     tag: str
     pass_no: int = Field(ge=1)
     token: str
-    pid: int
+    pid: int | None
     start_ticks: int | None
 
 
@@ -109,17 +120,21 @@ class Journal:
         _lock(file, path)
         journal = cls(path, file)
         journal._append(header.model_dump(mode="json"))
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return journal
 
     @classmethod
-    def resume(cls, path: Path, header: Header) -> tuple[Journal, Recorded]:
+    def resume(cls, path: Path, wanted: Identity) -> tuple[Journal, Recorded]:
         """Go on with the journal of the same grid. Raises :class:`OmniError` when it is of another."""
         expect(path)
         file = path.open("r+b")
         _lock(file, path)
-        recorded, length = _read(path, file.read())
-        _refuse_another(path, recorded.header, header)
+        try:
+            recorded, length = _read(path, file.read())
+            _refuse_another(path, recorded.header, wanted)
+        except OmniError:
+            file.close()
+            raise
         # What a kill tore off must not run into the next line.
         file.truncate(length)
         file.seek(length)
@@ -173,12 +188,15 @@ def _whole_lines(data: bytes) -> Iterator[bytes]:
     yield from whole
 
 
-def _refuse_another(path: Path, found: Header, wanted: Header) -> None:
+def _refuse_another(path: Path, found: Identity, wanted: Identity) -> None:
+    """Half a grid of one build and half of another would be a comparison of builds under the arms' names."""
     for what, before, now in (
         ("cores", found.cores, wanted.cores),
         ("passes", found.passes, wanted.passes),
         ("metric", found.metric, wanted.metric),
         ("spec digest", found.spec_sha256[:12], wanted.spec_sha256[:12]),
+        ("build", found.build, wanted.build),
+        ("programs digest", (found.programs_sha256 or "")[:12], (wanted.programs_sha256 or "")[:12]),
     ):
         if before != now:
             raise OmniError(f"--resume: {path} was begun with {what} {before}, found {now} now")
@@ -190,11 +208,3 @@ def _lock(file: BinaryIO, path: Path) -> None:
     except BlockingIOError as error:
         file.close()
         raise OmniError(f"{path}: another grid is writing these runs") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -31,10 +31,12 @@ class MemorySeen:
 
 @dataclass(frozen=True)
 class CoresSeen:
-    """Shares of the run's core time, 0..1; ``own_cpu_s`` is what watching cost."""
+    """Shares of the run's core time, 0..1; ``worst_core`` is what foreign processes took of the core that
+    they took most of. ``own_cpu_s`` is what watching cost."""
 
     steal: float = 0.0
     foreign: float = 0.0
+    worst_core: float = 0.0
     processes: tuple[str, ...] = ()
     throttled_s: float = 0.0
     samples: int = 0
@@ -128,6 +130,7 @@ class _NativeCoreWatch:
         return CoresSeen(
             steal=seen.steal,
             foreign=seen.foreign,
+            worst_core=max(seen.foreign_by_core.values(), default=0.0),
             processes=tuple(seen.processes),
             throttled_s=seen.throttled_s,
             samples=seen.samples,

@@ -1,8 +1,10 @@
-"""The order of the runs: rotated from pair of passes to pair, and every second pass mirrored.
+"""The order of the runs: the first pass stands alone, then the passes come in pairs, one the mirror of the
+other, and the order is rotated from pair to pair.
 
-Mirroring gives every two arms as many passes in which the one comes first as the other (±1), so that a drift
-of the machine does not favour an arm; rotating moves every arm through every position, so that neither does
-being first. With two arms the passes are AB BA BA AB …
+Mirroring gives every two arms as many passes in which the one comes first as the other, so that a drift of
+the machine does not favour an arm; rotating moves every arm through every position, so that neither does
+being first. The first pass may have cold caches, and then many metrics leave it out: were it one half of a
+pair, its twin would count alone. With two arms the passes are AB, AB BA, BA AB …
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ class Slot:
 
 def order_of_pass(tags: Sequence[str], pass_no: int) -> list[str]:
     """The arms in the order in which pass ``pass_no`` (from 1) runs them."""
-    pair, mirrored = divmod(pass_no - 1, 2)
+    pair, second = divmod(pass_no, 2)
     start = pair % len(tags)
     rotated = [*tags[start:], *tags[:start]]
-    return rotated[::-1] if mirrored else rotated
+    return rotated if second else rotated[::-1]
 
 
 def slots(tags: Sequence[str], passes: int) -> list[Slot]:

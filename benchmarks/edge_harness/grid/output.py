@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.edge_harness.metrics import SAMPLED
+from benchmarks.edge_harness.metrics import SAMPLED, is_bookkeeping
 
 # A program that floods its output must not fill the harness's memory; the object is at the end.
 LONGEST_OUTPUT_BYTES = 64 << 20
@@ -35,14 +35,20 @@ class Output:
 
     reported: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
+    cut_off: bool = False
+    """The program began to report and did not end it, which spoils what was sampled of it too."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numeric top-level values. ``sampled.*`` is the harness's and cannot be reported."""
+        """Numeric top-level values but for bookkeeping. ``sampled.*`` is the harness's and cannot be
+        reported."""
         return {
             name: float(value)
             for name, value in self.reported.items()
-            if _is_number(value) and name not in RESERVED and not name.startswith(SAMPLED)
+            if _is_number(value)
+            and name not in RESERVED
+            and not name.startswith(SAMPLED)
+            and not is_bookkeeping(name)
         }
 
 
@@ -59,17 +65,27 @@ def parse_output(text: str) -> Output:
     # A progress bar returns to the start of its line, which is then the object's.
     text = text.replace("\r", "\n")
     last: dict[str, Any] | None = None
+    # Where what could not be read began in its line: whatever is indented further may be a part of it.
+    outer: int | None = None
     position = 0
     while (start := _OBJECT_START.search(text, position)) is not None:
         begin = start.end() - 1
+        indent = begin - start.start()
         try:
             value, position = _decode(text, begin)
         except _CutOff:
-            return Output(problem="the last JSON object on standard output is cut off")
+            return Output(problem="the last JSON object on standard output is cut off", cut_off=True)
+        except json.JSONDecodeError as error:
+            # Up to there it was an object: no other begins inside, and nothing is read twice.
+            position = max(begin + 1, error.pos)
+            outer = indent if outer is None else min(outer, indent)
+            continue
         except (ValueError, RecursionError):
             position = begin + 1
+            outer = indent if outer is None else min(outer, indent)
             continue
-        last = value
+        if outer is None or indent <= outer:
+            last, outer = value, None
     if last is None:
         return Output(problem="no JSON object on standard output")
     return Output(last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.edge_harness.grid.monitors import Monitors, OccupancySeen
+from benchmarks.edge_harness.grid.monitors import CoreLoad, Monitors, OccupancySeen
 
 WINDOWS = 2
 WINDOW_S = 0.75
@@ -18,16 +18,16 @@ NAMED_SHARE = 0.02
 
 @dataclass(frozen=True)
 class Occupied:
-    """``busy``: share of each core that others take, the least of all windows."""
+    """``busy``: share of each core that others take, the least of all windows. ``mean``: of all cores
+    together, in the quietest window: what wanders from core to core is busy in no core's least."""
 
     busy: dict[int, float]
+    mean: float
     processes: dict[int, list[str]]
 
     @property
     def is_too_busy(self) -> bool:
-        return bool(self.busy) and (
-            max(self.busy.values()) > BUSIEST_CORE or sum(self.busy.values()) / len(self.busy) > MEAN_BUSY
-        )
+        return bool(self.busy) and (max(self.busy.values()) > BUSIEST_CORE or self.mean > MEAN_BUSY)
 
     @property
     def sentence(self) -> str:
@@ -38,21 +38,25 @@ class Occupied:
             for core, share in sorted(self.busy.items())
             if share > MEAN_BUSY
         ]
+        if not found and self.is_too_busy:
+            names = dict.fromkeys(name for names in self.processes.values() for name in names)
+            found = [
+                f"the cores are {100 * self.mean:.0f} % busy, each at times "
+                f"({', '.join(names) or 'with no process that takes much of them'})"
+            ]
         return "; ".join(found) or "the cores are free"
 
 
 def look(monitors: Monitors, cores: Sequence[int], own_pids: Sequence[int]) -> Occupied:
-    """Two windows; of each core the quieter one counts, so that what comes and goes does not."""
+    """Two windows; the quieter one counts, so that what comes and goes does not."""
     return judge([monitors.occupancy(cores, WINDOW_S, own_pids) for _ in range(WINDOWS)])
 
 
 def judge(windows: Sequence[OccupancySeen]) -> Occupied:
     """Time that the hypervisor took counts as busy: it is not there for the runs either."""
     cores = windows[0].cores
-    busy = {
-        core: min(window.cores[core].foreign + window.cores[core].steal for window in windows)
-        for core in cores
-    }
+    busy = {core: min(_taken(window.cores[core]) for window in windows) for core in cores}
+    mean = min(sum(map(_taken, window.cores.values())) / max(1, len(window.cores)) for window in windows)
     named: dict[int, list[str]] = {core: [] for core in cores}
     last = windows[-1]
     for pid, name, core, share in last.processes:
@@ -61,4 +65,8 @@ def judge(windows: Sequence[OccupancySeen]) -> Occupied:
     for core, names in named.items():
         if last.cores[core].steal >= NAMED_SHARE:
             names.append(f"the hypervisor {100 * last.cores[core].steal:.0f} %")
-    return Occupied(busy, named)
+    return Occupied(busy, mean, named)
+
+
+def _taken(load: CoreLoad) -> float:
+    return load.foreign + load.steal

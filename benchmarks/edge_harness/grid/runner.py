@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import time
@@ -9,26 +11,30 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.edge_harness.artifact.schema import Disturbance, MemoryPoint, Phase, Run
 from benchmarks.edge_harness.grid.agreement import read_verification, why_invalid
 from benchmarks.edge_harness.grid.caches import CompileCaches
-from benchmarks.edge_harness.grid.child import Child, Outcome, beside, child_environment, run_child
-from benchmarks.edge_harness.grid.cores import Placement
+from benchmarks.edge_harness.grid.child import Child, Outcome, child_environment, run_child
+from benchmarks.edge_harness.grid.cores import Placement, core_list
 from benchmarks.edge_harness.grid.journal import Entry, Journal, Seen, Started
 from benchmarks.edge_harness.grid.monitors import Monitors
 from benchmarks.edge_harness.grid.order import Slot, slots
 from benchmarks.edge_harness.grid.output import Output, read_output
 from benchmarks.edge_harness.grid.program import Program
 from benchmarks.edge_harness.metrics import SAMPLED
-from benchmarks.edge_harness.provenance.collect import scrub
+from benchmarks.edge_harness.provenance.scrub import scrub, scrub_values
 from benchmarks.edge_harness.spec import Arm, Spec
 from vllm_omni import monitor
 
 MB = 1e6
-# Share of a run's core time that others may take before the run is marked.
+# Share of a run's core time that others may take before the run is marked, and of a single core's: one core
+# that is held up holds up every parallel region.
 MARK_SHARE = 0.05
+MARK_WORST_CORE = 0.25
+# And at least this much time: the kernel counts in ticks of 10 ms, one of which is much of a short run.
+MARK_LEAST_S = 0.05
 # Points of memory over time that an artifact keeps of a run.
 MEMORY_POINTS = 400
 
@@ -48,6 +54,16 @@ class Plan:
     def slots(self) -> list[Slot]:
         tags = [arm.tag for arm in self.spec.arms if self.programs[arm.tag].unavailable is None]
         return slots(tags, self.spec.passes) if tags else []
+
+    @property
+    def programs_sha256(self) -> str:
+        """Of what runs as it is here: the published spec has no folders, and two of them may look alike."""
+        models = {arm.tag: arm.model for arm in self.spec.arms}
+        content = [
+            [tag, program.command, program.environment, models.get(tag), program.unavailable is None]
+            for tag, program in self.programs.items()
+        ]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Progress:
@@ -78,7 +94,8 @@ def run_grid(
 ) -> None:
     """Make every run of ``plan`` that ``done`` lacks, and append it there and to the journal.
 
-    Raises :class:`Interrupted` on Ctrl-C or a termination, when the run in flight has been ended.
+    Raises :class:`Interrupted` on Ctrl-C or a termination, when the run in flight has been ended. The caller
+    keeps itself off the cores (:func:`beside`), with every thread that it has.
     """
     arms = {arm.tag: arm for arm in plan.spec.arms}
     warm = {entry.run.tag for entry in done if entry.run.exit_code == 0}
@@ -87,15 +104,14 @@ def run_grid(
     todo = [slot for slot in plan.slots if (slot.pass_no, slot.tag) not in made]
     total = len(plan.slots)
     try:
-        with beside(plan.placement.cores):
-            for number, slot in enumerate(todo):
-                if number:
-                    sleep(plan.spec.settle_s)
-                progress.starting(slot, len(done), total)
-                entry = _run(plan, arms[slot.tag], slot, caches, journal, monitors)
-                journal.finished(entry)
-                done.append(entry)
-                progress.finished(entry, len(done), total)
+        for number, slot in enumerate(todo):
+            if number:
+                sleep(plan.spec.settle_s)
+            progress.starting(slot, len(done), total)
+            entry = _run(plan, arms[slot.tag], slot, caches, journal, monitors)
+            journal.finished(entry)
+            done.append(entry)
+            progress.finished(entry, len(done), total)
     except KeyboardInterrupt:
         raise Interrupted(130) from None
     except SystemExit as error:
@@ -114,6 +130,10 @@ def _run(
         program.command, environment, plan.placement, plan.spec.timeout_s, token, plan.scratch / "run"
     )
 
+    def starting() -> None:
+        # Before the spawn: a kill in between leaves a process that only its token tells.
+        journal.started(Started(tag=arm.tag, pass_no=slot.pass_no, token=token, pid=None, start_ticks=None))
+
     def started(pid: int) -> None:
         try:
             ticks = monitor.process_start_ticks(pid)
@@ -122,13 +142,20 @@ def _run(
         journal.started(Started(tag=arm.tag, pass_no=slot.pass_no, token=token, pid=pid, start_ticks=ticks))
 
     load_before = _load()
-    outcome = run_child(child, monitors, started)
+    outcome = run_child(child, monitors, started, starting)
     load_after = _load()
     if outcome.exit_code == 0:
         caches.filled(arm.tag)
     output = read_output(outcome.stdout) if outcome.stdout.exists() else Output(problem="it did not run")
     metrics = output.metrics | _sampled(outcome)
     status, reason = judge(arm, plan.spec, plan.metric, outcome.problem, output, metrics)
+    elsewhere = set(outcome.libraries.allowed_cores) - set(plan.placement.cores)
+    if status == "ok" and elsewhere:
+        status = "invalid"
+        reason = (
+            f"a thread could run on cores {core_list(elsewhere)}, outside --cores "
+            f"{core_list(plan.placement.cores)}: nothing was watched there"
+        )
     verification = read_verification(output.reported)
     return Entry(
         run=Run(
@@ -144,7 +171,7 @@ def _run(
             metrics=metrics,
             reported=scrub_values(output.reported),
             verification=None if isinstance(verification, str) else verification,
-            disturbance=_disturbance(outcome),
+            disturbance=_disturbance(outcome, len(plan.placement.cores)),
             load_before=load_before,
             load_after=load_after,
             memory=_memory(outcome),
@@ -160,17 +187,20 @@ def _run(
             monitor_cpu_s=outcome.memory.own_cpu_s + outcome.cores.own_cpu_s + outcome.libraries.own_cpu_s,
             memory_problem=outcome.memory_problem,
             unread=list(outcome.memory.problems),
+            allowed_cores=outcome.libraries.allowed_cores,
         ),
     )
 
 
 def judge(
     arm: Arm, spec: Spec, metric: str, problem: str | None, output: Output, metrics: Mapping[str, float]
-) -> tuple[Any, str | None]:
+) -> tuple[Literal["ok", "failed", "invalid"], str | None]:
     """Status and reason of a run. Without the metric that the grid is made for, an exit code of 0 is a
-    failure."""
+    failure; so is a report that is cut off, whatever was sampled."""
     if problem is not None:
         return "failed", problem
+    if output.cut_off:
+        return "failed", output.problem
     if metric not in metrics:
         if output.problem is not None:
             return "failed", output.problem
@@ -180,18 +210,6 @@ def judge(
         return "failed", f"no metric {metric} in the output, which has {names:.200}"
     reason = why_invalid(arm, spec, output.reported)
     return ("ok", None) if reason is None else ("invalid", reason)
-
-
-def scrub_values(value: Any) -> Any:
-    """``value`` without names of a user's folders in any of its texts."""
-    if isinstance(value, str):
-        # Half of a surrogate pair, which JSON can spell, is no text that a file can hold.
-        return scrub(value.encode("utf-8", "replace").decode())
-    if isinstance(value, list):
-        return [scrub_values(item) for item in value]
-    if isinstance(value, dict):
-        return {scrub_values(key): scrub_values(item) for key, item in value.items()}
-    return value
 
 
 def phases(reported: Any) -> list[Phase]:
@@ -225,18 +243,26 @@ def _sampled(outcome: Outcome) -> dict[str, float]:
     return {SAMPLED + name: round(value, 6) for name, value in found.items()}
 
 
-def _disturbance(outcome: Outcome) -> Disturbance | None:
+def _disturbance(outcome: Outcome, cores: int) -> Disturbance | None:
+    """Of a run on so many ``cores``. Throttling is counted over all of them, as its limit is."""
     if outcome.wall_s == 0:
         return None
     seen = outcome.cores
+    core_s = outcome.wall_s * cores
+
+    def is_much(share: float, limit: float, of_s: float) -> bool:
+        return share > limit and share * of_s >= MARK_LEAST_S
+
     return Disturbance(
         steal=round(seen.steal, 5),
         foreign=round(seen.foreign, 5),
         foreign_processes=[scrub(name) for name in seen.processes],
         throttled_s=round(seen.throttled_s, 6),
-        marked=seen.steal > MARK_SHARE
-        or seen.foreign > MARK_SHARE
-        or seen.throttled_s > MARK_SHARE * outcome.wall_s,
+        marked=is_much(seen.steal, MARK_SHARE, core_s)
+        or is_much(seen.foreign, MARK_SHARE, core_s)
+        or is_much(seen.worst_core, MARK_WORST_CORE, outcome.wall_s)
+        or is_much(seen.throttled_s / core_s, MARK_SHARE, core_s),
+        worst_core_foreign=round(seen.worst_core, 5),
     )
 
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -25,25 +20,28 @@ from benchmarks.edge_harness.grid import journal as journals
 from benchmarks.edge_harness.grid import leftovers, preflight
 from benchmarks.edge_harness.grid.assemble import (
     CONTROL_SUFFIX,
+    SAME_CORES,
     assemble,
+    is_watched_apart,
     published,
     with_control,
     write_beside_incomplete,
 )
+from benchmarks.edge_harness.grid.child import beside
 from benchmarks.edge_harness.grid.cores import core_list, place
-from benchmarks.edge_harness.grid.journal import Header, Journal, Recorded, Started
+from benchmarks.edge_harness.grid.host_lock import HostLock
+from benchmarks.edge_harness.grid.journal import Entry, Header, Identity, Journal, Recorded, Started
 from benchmarks.edge_harness.grid.monitors import Monitors, NativeMonitors
 from benchmarks.edge_harness.grid.program import Program
 from benchmarks.edge_harness.grid.runner import Interrupted, Plan, run_grid
+from benchmarks.edge_harness.grid.stops import stops_ignored, stops_unwind
 from benchmarks.edge_harness.grid.terminal import TerminalProgress, print_summary, verdict_line
+from benchmarks.edge_harness.provenance.build import build_text
 from benchmarks.edge_harness.provenance.collect import collect_load, collect_software
 from benchmarks.edge_harness.spec import Arm, Spec, read_spec
-from benchmarks.edge_harness.statistics.expectations import read_expectations
-from vllm_omni import monitor
+from benchmarks.edge_harness.statistics.expectations import read_expectations, require_bands
+from vllm_omni import monitor, settings
 from vllm_omni.errors import OmniError
-
-# A spec is published with its result.
-_SECRET = re.compile(r"(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)($|_)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -69,52 +67,40 @@ def run(options: Options, program: Callable[[Arm], Program], monitors: Monitors 
     console = Console(stderr=True, highlight=False, markup=False)
     plan = make_plan(options, program)
     expectations = read_expectations(options.check) if options.check else None
+    if expectations is not None and options.check is not None:
+        require_bands(expectations, plan.spec.declared_metrics(), options.check)
     _refuse_another(options)
-    occupied = preflight.look(monitors, plan.placement.cores, [os.getpid()])
-    notes = []
-    if occupied.is_too_busy:
-        if not options.allow_busy:
-            raise OmniError(
-                f"{occupied.sentence}: expected free cores: wait, choose other --cores than "
-                f"{core_list(plan.placement.cores)}, or record it with --allow-busy"
-            )
-        notes.append(f"begun on busy cores: {occupied.sentence}")
-        console.print(f"warning: {occupied.sentence}", style="yellow", soft_wrap=True)
-    header = Header(
-        format=journals.FORMAT,
-        spec_sha256=published(plan.spec).sha256(),
-        passes=plan.spec.passes,
-        cores=list(plan.placement.cores),
-        metric=plan.metric,
-        build=_build(),
-        load_before=collect_load(plan.placement.cores),
-        notes=notes,
-    )
-    journal, recorded = _open(options, header)
-    entries = recorded.entries if recorded else []
-    if recorded:
-        header = _continued(header, recorded)
-        if recorded.in_flight:
-            _end_in_flight(recorded.in_flight)
-        console.print(f"going on after {len(entries)} of {len(plan.slots)} runs")
-    interrupted: int | None = None
-    with _stops_unwind():
-        try:
-            with TerminalProgress(
-                console, plan.metric, plan.spec.passes, len(plan.slots), len(entries)
-            ) as progress:
-                run_grid(plan, journal, entries, monitors, progress)
-        except Interrupted as stop:
-            interrupted = stop.exit_code
-        except KeyboardInterrupt:
-            interrupted = 130
-    with _stops_ignored():
-        artifact = assemble(plan, header, entries, [sys.executable, *sys.argv], interrupted, expectations)
-        moved = write_beside_incomplete(options.out, artifact)
-        if artifact.complete:
-            journal.remove()
-            shutil.rmtree(plan.scratch, ignore_errors=True)
-        journal.close()
+    with ExitStack() as stack:
+        notes = _alone(stack.enter_context(HostLock(options.out)), options)
+        identity = _identity(plan)
+        journal: Journal | None = None
+        recorded: Recorded | None = None
+        if options.resume:
+            journal, recorded = Journal.resume(journals.journal_path(options.out), identity)
+            stack.callback(journal.close)
+            # Before anybody looks whether the cores are free.
+            if recorded.in_flight:
+                with stops_ignored():
+                    _end_in_flight(recorded.in_flight)
+        notes += _free(monitors, plan, options)
+        for warning in notes if is_watched_apart(plan) else [*notes, SAME_CORES]:
+            console.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+        header, entries = _header(plan, identity, notes), list[Entry]()
+        if recorded:
+            before = recorded.header
+            header, entries = before.model_copy(update={"notes": [*before.notes, *notes]}), recorded.entries
+            console.print(f"going on after {len(entries)} of {len(plan.slots)} runs")
+        if journal is None:
+            journal = Journal.create(journals.journal_path(options.out), header)
+            stack.callback(journal.close)
+        interrupted = _make_runs(plan, journal, entries, monitors, console)
+        with stops_ignored():
+            command = [sys.executable, *sys.argv]
+            artifact = assemble(plan, header, entries, command, interrupted, expectations, build_text())
+            moved = write_beside_incomplete(options.out, artifact)
+            if artifact.complete:
+                journal.remove()
+                shutil.rmtree(plan.scratch, ignore_errors=True)
     if moved:
         console.print(f"the incomplete result is now {moved.name}")
     print_summary(console, artifact)
@@ -122,6 +108,72 @@ def run(options: Options, program: Callable[[Arm], Program], monitors: Monitors 
         console.print("stopped: the result is marked incomplete; --resume goes on", style="yellow")
     print(json.dumps(_result(options.out, artifact)))
     return artifact.exit_code
+
+
+def _make_runs(
+    plan: Plan, journal: Journal, entries: list[Entry], monitors: Monitors, console: Console
+) -> int | None:
+    """Make the runs that ``entries`` lacks; the exit code of a grid that was stopped. Every thread of this
+    process keeps off the cores under test, the one that paints the progress too."""
+    passes, total = plan.spec.passes, len(plan.slots)
+    with stops_unwind():
+        try:
+            with (
+                beside(plan.placement.cores),
+                TerminalProgress(console, plan.metric, passes, total, len(entries)) as progress,
+            ):
+                run_grid(plan, journal, entries, monitors, progress)
+        except Interrupted as stop:
+            return stop.exit_code
+        except KeyboardInterrupt:
+            return 130
+    return None
+
+
+def _alone(lock: HostLock, options: Options) -> list[str]:
+    """What to note when another grid runs on this machine. Raises :class:`OmniError` unless it is allowed."""
+    if lock.holder is None:
+        return []
+    if not options.allow_busy:
+        raise OmniError(
+            f"another grid runs on this machine ({lock.holder}): expected none: wait for its end, or record "
+            "it with --allow-busy"
+        )
+    return [f"begun while another grid ran on this machine ({lock.holder})"]
+
+
+def _free(monitors: Monitors, plan: Plan, options: Options) -> list[str]:
+    """What to note of busy cores. Raises :class:`OmniError` unless they are allowed."""
+    occupied = preflight.look(monitors, plan.placement.cores, [os.getpid()])
+    if not occupied.is_too_busy:
+        return []
+    if not options.allow_busy:
+        raise OmniError(
+            f"{occupied.sentence}: expected free cores: wait, choose other --cores than "
+            f"{core_list(plan.placement.cores)}, or record it with --allow-busy"
+        )
+    return [f"begun on busy cores: {occupied.sentence}"]
+
+
+def _identity(plan: Plan) -> Identity:
+    return Identity(
+        spec_sha256=published(plan.spec).sha256(),
+        passes=plan.spec.passes,
+        cores=list(plan.placement.cores),
+        metric=plan.metric,
+        build=build_text(),
+        programs_sha256=plan.programs_sha256,
+    )
+
+
+def _header(plan: Plan, identity: Identity, notes: list[str]) -> Header:
+    return Header(
+        **identity.model_dump(),
+        format=journals.FORMAT,
+        load_before=collect_load(plan.placement.cores),
+        notes=notes,
+        software=collect_software(),
+    )
 
 
 def make_plan(options: Options, program: Callable[[Arm], Program]) -> Plan:
@@ -133,7 +185,8 @@ def make_plan(options: Options, program: Callable[[Arm], Program]) -> Plan:
             "(for instance tg_tps; sampled.wall_s is there for any command)"
         )
     for arm in spec.arms:
-        secret = next((name for name in arm.env if _SECRET.search(name)), None)
+        # A spec is published with its result.
+        secret = next(filter(settings.is_secret, arm.env), None)
         if secret:
             raise OmniError(
                 f"{options.spec_file}: arm {arm.tag}: env {secret}: expected no secrets, which would be "
@@ -180,38 +233,13 @@ def _refuse_another(options: Options) -> None:
         journals.refuse(path)
 
 
-def _open(options: Options, header: Header) -> tuple[Journal, Recorded | None]:
-    path = journals.journal_path(options.out)
-    if not options.resume:
-        return Journal.create(path, header), None
-    return Journal.resume(path, header)
-
-
-def _build() -> str:
-    software = collect_software()
-    dirty = " with changes" if software.git_dirty else ""
-    library = (software.library_sha256 or "none")[:12]
-    return f"commit {(software.git_commit or 'unknown')[:12]}{dirty}, library {library}"
-
-
-def _continued(header: Header, recorded: Recorded) -> Header:
-    """The grid began when its first run did; a build that has changed since is said above everything."""
-    before = recorded.header
-    notes = [*before.notes, *header.notes]
-    if before.build != header.build:
-        notes.append(f"the build changed during the grid: {before.build}, then {header.build}")
-    return before.model_copy(update={"notes": notes})
-
-
 def _end_in_flight(started: Started) -> None:
     """A kill of the harness leaves its child behind."""
     session = None
     try:
-        if (
-            started.start_ticks is not None
-            and monitor.process_start_ticks(started.pid) == started.start_ticks
-        ):
-            session = started.pid
+        pid, ticks = started.pid, started.start_ticks
+        if pid is not None and ticks is not None and monitor.process_start_ticks(pid) == ticks:
+            session = pid
     except OSError:
         # The program has ended; what it started may still carry the token.
         pass
@@ -226,36 +254,3 @@ def _result(out: Path, artifact: Artifact) -> dict[str, object]:
         "medians": {row.tag: row.median for row in artifact.summaries if row.metric == artifact.metric},
         "verdicts": [verdict_line(row) for row in artifact.comparisons if row.metric == artifact.metric],
     }
-
-
-@contextmanager
-def _stops_unwind() -> Iterator[None]:
-    """A termination or a lost terminal ends the run in flight and the grid in order, as Ctrl-C does."""
-    with _handlers({signal.SIGTERM: _stop, signal.SIGHUP: _stop}):
-        yield
-
-
-@contextmanager
-def _stops_ignored() -> Iterator[None]:
-    """While the result is written, which takes a second or two."""
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with _handlers(dict.fromkeys(names, signal.SIG_IGN)):
-        yield
-
-
-@contextmanager
-def _handlers(wanted: dict[signal.Signals, signal._HANDLER]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        # Signals are the main thread's; a caller in another thread keeps its own.
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)

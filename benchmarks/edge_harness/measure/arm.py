@@ -4,20 +4,20 @@
     python -m benchmarks.edge_harness.measure.arm --model DIR --stock --workload '{"prompt_tokens": 128}'
 
 The last line of the standard output is the record; everything else goes to standard error. The order of a
-run: import, build the engine, one token (``ready_s``), warm-up until the step time holds still, memory at
-rest, the measured repetitions with no sampler running, then kernels, verification, memory with the context
-filled and after ``malloc_trim``.
+run: import, build the engine, one token (``ready_s``), warm-up until the times hold still, memory at rest,
+the measured repetitions with no sampler running, memory with the context filled and after ``malloc_trim``,
+then kernels, verification and the model's identity.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from benchmarks.edge_harness.adapters.workload import (
 from benchmarks.edge_harness.measure.emit import Output
 from benchmarks.edge_harness.measure.memory_marks import MB, MemoryMarks
 from benchmarks.edge_harness.measure.process_age import process_age_s
+from benchmarks.edge_harness.measure.thread_binding import add_binding_options, bind, binding_record
 from benchmarks.edge_harness.measure.timing import (
     MOST_WARM_UPS,
     Repetition,
@@ -42,14 +43,10 @@ from vllm_omni.errors import OmniError
 if TYPE_CHECKING:
     from benchmarks.edge_harness.measure.engine import InProcessEngine
 
-# A context is at least this long: the fixed text of the verification, a token after it, whole blocks.
-LEAST_CONTEXT = 128
-
 
 def context_len(work: Work) -> int:
-    """Tokens that a sequence may hold: what the workload names, else what it needs. Sequences of a batch that
-    have their first token early go on while the others are prefilled."""
-    return work.context_len or max(LEAST_CONTEXT, work.needed_tokens + WARM_UP_STEPS + 4 * work.batch)
+    """Tokens that a sequence may hold."""
+    return work.context_tokens
 
 
 def parse_work(text: str) -> Work:
@@ -58,21 +55,6 @@ def parse_work(text: str) -> Work:
         return Work.from_json(text)
     except (TypeError, ValueError) as error:
         raise OmniError(str(error)) from error
-
-
-def pin(threads: int | None) -> list[int]:
-    """Keep this process to ``threads`` of the cores that it may use, one logical CPU of each. Must run before
-    torch is imported, which counts the cores once."""
-    from vllm_omni.cli.machine import Machine
-
-    allowed = sorted(os.sched_getaffinity(0))
-    if threads is None:
-        return allowed
-    cores = Machine.read().cores
-    if not 1 <= threads <= len(cores):
-        raise OmniError(f"--threads {threads}: expected 1 to {len(cores)}, the cores of this process")
-    os.sched_setaffinity(0, cores[:threads])
-    return list(cores[:threads])
 
 
 def import_engine(marks: MemoryMarks) -> float:
@@ -86,16 +68,57 @@ def import_engine(marks: MemoryMarks) -> float:
     return seconds
 
 
-def warm_up(engine: InProcessEngine, work: Work) -> tuple[list[float], bool]:
-    """Repeat a short run of the workload until its step time holds still; the step times, and whether they
-    did."""
-    step_ms: list[float] = []
-    prompt_tokens = 1 if work.empty_cache else work.prompt_tokens
+@dataclass
+class WarmUp:
+    """Rounds of the measured prompt and a few steps after it, until the times that are measured hold still.
+
+    A workload whose prompt is no longer than a first token's is about decode, one of two tokens about the
+    prompt: the other time is noise there and is not waited for."""
+
+    of_prompt: bool
+    of_steps: bool
+    step_ms: list[float] = field(default_factory=list)
+    ttft_ms: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, work: Work) -> WarmUp:
+        of_steps = work.decode_tokens > 2
+        return cls(of_prompt=work.prompt_tokens > FIRST_TOKEN_PROMPT or not of_steps, of_steps=of_steps)
+
+    @property
+    def stable(self) -> bool:
+        judged = [*([self.ttft_ms] if self.of_prompt else []), *([self.step_ms] if self.of_steps else [])]
+        return all(is_stable(times) for times in judged)
+
+    @property
+    def notes(self) -> list[str]:
+        """For a record whose warm-up reached its limit."""
+        if self.stable:
+            return []
+        shown = [f"{', '.join(f'{ms:.2f}' for ms in self.step_ms)} ms a step"] if self.of_steps else []
+        if self.of_prompt:
+            shown.append(f"{', '.join(f'{ms:.1f}' for ms in self.ttft_ms)} ms to the first token")
+        return [f"the warm-up did not hold still in {len(self.step_ms)} rounds: {'; '.join(shown)}"]
+
+    @property
+    def samples(self) -> dict[str, list[float]]:
+        return {"warm_up_step_ms": self.step_ms, "warm_up_ttft_ms": self.ttft_ms}
+
+
+def warm_up(engine: InProcessEngine, work: Work) -> WarmUp:
+    """Repeat the prompt that is measured, at its depth, and some steps as they are measured."""
+    done = WarmUp.of(work)
     steps = min(WARM_UP_STEPS, work.decode_tokens - 1)
-    while len(step_ms) < MOST_WARM_UPS and not is_stable(step_ms):
-        done = engine.repetition(prompt_tokens, steps, batch=work.batch, seed=1000 + len(step_ms))
-        step_ms.append(statistics.fmean(done.intervals_ms))
-    return step_ms, is_stable(step_ms)
+    while len(done.step_ms) < MOST_WARM_UPS and not done.stable:
+        seed = 1000 + len(done.step_ms)
+        after_prompt = 1 if work.empty_cache else steps
+        prompt = engine.repetition(
+            work.prompt_tokens, after_prompt, batch=work.batch, depth=work.depth, seed=seed
+        )
+        decode = engine.repetition(1, steps, batch=work.batch, seed=seed) if work.empty_cache else prompt
+        done.ttft_ms.append(prompt.ttft_ms)
+        done.step_ms.append(statistics.fmean(decode.intervals_ms))
+    return done
 
 
 def measured(engine: InProcessEngine, work: Work) -> tuple[dict[str, float], dict[str, list[float]]]:
@@ -121,33 +144,35 @@ def measured(engine: InProcessEngine, work: Work) -> tuple[dict[str, float], dic
 
 
 def ceiling_share(
-    work: Work, model: Path, step_ms: float, ceiling_gbps: float
+    work: Work,
+    model: Path,
+    step_ms: float,
+    ceiling_gbps: float,
+    engine_args: dict[str, Any] | None = None,
 ) -> tuple[dict[str, float], list[str]]:
     """Bytes that a step reads over its time, over the ceiling; or why there is no such figure."""
     from benchmarks.edge_harness.measure.step_bytes import step_bytes
     from benchmarks.edge_harness.provenance.machine import last_level_cache_bytes
 
-    found = step_bytes(model)
+    found = step_bytes(model, engine_args)
     before = 1 if work.empty_cache else work.depth + work.prompt_tokens
     read = found.read_bytes(before + work.decode_tokens / 2, work.batch)
     if read is None or found.weight_bytes is None:
         return {}, [f"no share of the read ceiling: {found.why}"]
-    share = read / (step_ms * 1e6) / ceiling_gbps
+    figures = {"weight_bytes_per_token": float(found.weight_bytes)}
     cache = last_level_cache_bytes()
-    notes = []
     if cache is not None and read < cache:
-        notes.append(
-            f"the {read / MB:.0f} MB of a decode step fit the last-level cache of {cache / MB:.0f} MB: the "
-            "ceiling is memory's, and a step may read from the cache"
-        )
-    return {"weight_bytes_per_token": float(found.weight_bytes), "ceiling_share": share}, notes
+        return figures, [
+            f"no share of the read ceiling: the {read / MB:.0f} MB of a decode step fit the last-level cache "
+            f"of {cache / MB:.0f} MB, and the ceiling is memory's"
+        ]
+    return figures | {"ceiling_share": read / (step_ms * 1e6) / ceiling_gbps}, []
 
 
 def run(options: argparse.Namespace, output: Output) -> None:
     """Measure and emit."""
     work = parse_work(options.workload)
     extra: dict[str, Any] = json.loads(options.engine_args)
-    pin(options.threads)
     marks = MemoryMarks()
     with marks:
         marks.mark("before import")
@@ -158,45 +183,55 @@ def run(options: argparse.Namespace, output: Output) -> None:
         engine = engine_module.InProcessEngine(arguments, marks.mark)
         engine.run(engine.random_ids(FIRST_TOKEN_PROMPT, 0), 1)
         ready_s = process_age_s()
-        warm_ups, stable = warm_up(engine, work)
+        warmed = warm_up(engine, work)
         marks.mark("after warm-up")
     notes = [EMPTY_CACHE_NOTE] if work.empty_cache else []
-    if not stable:
-        notes.append(unstable_note(warm_ups))
-    ceiling = Ceiling() if options.ceiling else None
-    if ceiling is not None:
-        ceiling.sample()
-    metrics, samples = measured(engine, work)
+    notes += warmed.notes
+    metrics, samples, of_ceiling = measured_under_ceiling(engine, work, options, extra)
     record: dict[str, Any] = metrics | {"ready_s": ready_s, "import_s": import_s} | engine.times_s
-    if ceiling is not None:
-        ceiling.sample()
-        if ceiling.samples:
-            record["ceiling_gbps"] = statistics.median(ceiling.samples)
-            samples["ceiling_gbps"] = ceiling.samples
-            share, why = ceiling_share(work, options.model, metrics["step_ms"], record["ceiling_gbps"])
-            record |= share
-            notes += why
-        notes += ceiling.notes()
-    record |= what_ran_record(engine, work)
-    record["verification"] = verification_record(engine)
-    record |= _memory(engine, work, marks)
+    # Memory before whatever is run to look at the engine: a profiler and log-probabilities allocate.
+    memory, of_memory = memory_record(engine, work, marks)
+    record |= memory
+    seen, of_seen = what_ran_record(engine, work)
+    record |= seen
+    record |= verification(engine)
+    notes += of_ceiling + of_memory + of_seen
     record |= {
         "process": engine.process_facts(),
         "threads": thread_count(),
-        "warm_up_rounds": len(warm_ups),
-        "cores": sorted(os.sched_getaffinity(0)),
+        "warm_up_rounds": len(warmed.step_ms),
         "workload": {name: getattr(work, name) for name in Work.names()} | {"context_len": context_len(work)},
         "engine_arguments": arguments | {"model": options.model.resolve().name},
         "stock": options.stock,
-        "samples": samples | {"warm_up_step_ms": warm_ups},
+        "samples": samples | warmed.samples,
         "notes": notes,
     }
+    record |= binding_record(options)
     if options.identity:
         from benchmarks.edge_harness.provenance.model import model_identity
 
         record["model"] = model_identity(options.model).model_dump()
     output.emit(record)
     engine.close()
+
+
+def measured_under_ceiling(
+    engine: InProcessEngine, work: Work, options: argparse.Namespace, extra: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, list[float]], list[str]]:
+    """Metrics, samples and notes of the repetitions, with the read ceiling before and after them."""
+    if not options.ceiling:
+        return *measured(engine, work), []
+    ceiling = Ceiling()
+    ceiling.sample()
+    metrics, samples = measured(engine, work)
+    ceiling.sample()
+    notes: list[str] = []
+    if ceiling.samples:
+        metrics["ceiling_gbps"] = statistics.median(ceiling.samples)
+        samples["ceiling_gbps"] = ceiling.samples
+        share, notes = ceiling_share(work, options.model, metrics["step_ms"], metrics["ceiling_gbps"], extra)
+        metrics |= share
+    return metrics, samples, notes + ceiling.notes()
 
 
 class Ceiling:
@@ -223,13 +258,7 @@ class Ceiling:
         return list(self._notes)
 
 
-def unstable_note(step_ms: list[float]) -> str:
-    """For a record whose warm-up reached its limit."""
-    shown = ", ".join(f"{ms:.2f}" for ms in step_ms)
-    return f"the warm-up did not hold still in {len(step_ms)} rounds: {shown} ms a step"
-
-
-def what_ran_record(engine: InProcessEngine, work: Work) -> dict[str, Any]:
+def what_ran_record(engine: InProcessEngine, work: Work) -> tuple[dict[str, Any], list[str]]:
     from benchmarks.edge_harness.measure.what_ran import profiled, what_ran
 
     rows: list[Any] = []
@@ -240,19 +269,27 @@ def what_ran_record(engine: InProcessEngine, work: Work) -> dict[str, Any]:
         seed=7,
         each_step=lambda: rows.extend(profiled(engine.step)),
     )
-    kernels, ran = what_ran(engine, rows)
-    return {"kernels": kernels, "ran": ran}
+    kernels, ran, notes = what_ran(engine, rows, work.batch)
+    return {"kernels": kernels, "ran": ran}, notes
 
 
-def verification_record(engine: InProcessEngine) -> dict[str, Any]:
-    from benchmarks.edge_harness.measure.verification_text import ids_digest, verification_ids
+def verification(engine: InProcessEngine) -> dict[str, Any]:
+    """Of the fixed text, as a prompt and token by token. Raises :class:`OmniError` when the two differ."""
+    from benchmarks.edge_harness.measure.forced_decode import decode_logprobs
+    from benchmarks.edge_harness.measure.verification_paths import PathsDisagree, verification_record
+    from benchmarks.edge_harness.measure.verification_text import verification_ids
 
     ids = verification_ids(engine.encode)
-    return {"kind": "logprob", "value": engine.mean_logprob(ids), "of": ids_digest(ids)}
+    try:
+        return verification_record(engine.prefill_logprobs(ids), decode_logprobs(engine, ids), ids)
+    except PathsDisagree as error:
+        raise OmniError(str(error)) from error
 
 
-def _memory(engine: InProcessEngine, work: Work, marks: MemoryMarks) -> dict[str, Any]:
-    """Memory with every sequence's context filled to its end, then after ``malloc_trim``."""
+def memory_record(
+    engine: InProcessEngine, work: Work, marks: MemoryMarks
+) -> tuple[dict[str, Any], list[str]]:
+    """Memory with every sequence's context filled to its end, then after ``malloc_trim``; and notes."""
     from vllm_omni import monitor
 
     length = context_len(work)
@@ -268,13 +305,14 @@ def _memory(engine: InProcessEngine, work: Work, marks: MemoryMarks) -> dict[str
     marks.mark("after trim")
     after = marks.trees["after trim"].rss_anon_bytes / MB
     before = trimmed.rss_anon_before_bytes / MB
-    return marks.metrics("after warm-up", "at context") | {
+    record = marks.metrics("after warm-up", "at context") | {
         "trim_mb": before - trimmed.rss_anon_after_bytes / MB,
         "rss_anon_after_trim_mb": after,
         "context_tokens": length,
         # The course over time is the harness's to sample: it sees the whole run.
         **{name: value for name, value in marks.record().items() if name != "memory"},
     }
+    return record, [trimmed.note] if trimmed.note else []
 
 
 def thread_count() -> int:
@@ -299,7 +337,7 @@ def parser() -> argparse.ArgumentParser:
 def add_engine_options(made: argparse.ArgumentParser) -> None:
     """What every program that builds an engine takes."""
     made.add_argument("--engine-args", default="{}", metavar="JSON", help="arguments for vLLM's EngineArgs")
-    made.add_argument("--threads", type=int, help="cores to compute on [default: all that are allowed]")
+    add_binding_options(made)
     made.add_argument("--stock", action="store_true", help="stock vLLM: our plugin does nothing")
     made.add_argument("--cache-root", type=Path, metavar="DIR", help="vLLM's compile cache for this run")
     made.add_argument("--no-ceiling", dest="ceiling", action="store_false", help="no read ceiling")
@@ -309,8 +347,9 @@ def run_program(
     options: argparse.Namespace, run: Callable[[argparse.Namespace, Output], None], *, in_process: bool = True
 ) -> int:
     """Run a measuring program; its exit code. One line on standard error for what the user can put right."""
-    output = Output()
     try:
+        bind(options)
+        output = Output()
         from vllm_omni.cli import in_process as environment
 
         environment.prepare(in_process=in_process, stock=options.stock, cache_root=options.cache_root)

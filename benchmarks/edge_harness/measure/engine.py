@@ -10,10 +10,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.edge_harness.measure.step_bytes import kv_bytes_per_token
 from benchmarks.edge_harness.measure.timing import Repetition
+from vllm_omni import settings
 from vllm_omni.cli import engine_defaults, in_process
 from vllm_omni.errors import OmniError
 from vllm_omni.quantization.packed_folder import read_packed_folder
@@ -30,7 +33,9 @@ def engine_arguments(
     """The bounded arguments of ``vllm-omni serve`` for ``batch`` sequences of ``context_len`` tokens, with
     what a measurement needs; ``extra`` wins. The KV cache holds exactly these sequences."""
     extra = dict(extra or {})
-    shape = engine_defaults.ModelShape.read(read_packed_folder(model))
+    folder = read_packed_folder(model)
+    shape = engine_defaults.ModelShape.read(folder)
+    shape = replace(shape, kv_bytes_per_token=kv_bytes_per_token(folder, extra))
     if shape.context_tokens and context_len > shape.context_tokens:
         raise OmniError(
             f"{model}: a context of {context_len} tokens, expected at most the model's {shape.context_tokens}"
@@ -136,6 +141,7 @@ class Engine:
             "allocator": loaded.allocator,
             "openmp_runtimes": list(loaded.openmp_runtimes),
             "threads": len(os.listdir("/proc/self/task")),
+            "environment": settings.performance_variables(),
         }
 
     def rpc(self, method: str) -> list[Any]:
@@ -265,12 +271,21 @@ class InProcessEngine(Engine):
                     f"decode: expected at least {context + steps} tokens in the KV cache, found {computed}"
                 )
 
-    def mean_logprob(self, ids: Sequence[int]) -> float:
-        """Mean log-probability of ``ids`` after the first, teacher-forced."""
+    def prefill_logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Natural log-probabilities of ``ids[1:]``, the whole being one prompt."""
         output = self.run(ids, 1, prompt_logprobs=0)
         rows = output.prompt_logprobs
-        values = [row[token].logprob for token, row in zip(ids, rows, strict=True) if row is not None]
-        return float(sum(values) / len(values))
+        return [float(row[token].logprob) for token, row in zip(ids, rows, strict=True) if row is not None]
+
+    @property
+    def kv_dtype(self) -> str | None:
+        """What the KV cache holds, by torch's name, or vLLM's where bytes stand for another type."""
+        caches = self.model_runner.kv_caches
+        if not caches:
+            return None
+        asked = str(self.vllm_config.cache_config.cache_dtype)
+        held = str(caches[0].dtype).removeprefix("torch.")
+        return asked if held in ("uint8", "int8") and asked != "auto" else held
 
 
 class _Stopwatch:

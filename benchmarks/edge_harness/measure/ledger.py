@@ -4,7 +4,9 @@
 
 The engine is in this process. Tensors come first, by what they are for; a page that two of them share counts
 for the first. Then, as growth since the import: compiled code, libraries, Python's objects, and other native
-allocations. ``malloc_trim`` tells the allocator's slack. What is left is unattributed, and printed.
+allocations, which nobody was asked about: shown, and counted as unattributed in
+``unattributed_share_with_residual``. ``malloc_trim`` tells the allocator's slack. What is left is
+unattributed, and printed.
 """
 
 from __future__ import annotations
@@ -16,23 +18,34 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.edge_harness.measure import arm
 from benchmarks.edge_harness.measure.emit import Output
 from benchmarks.edge_harness.measure.malloc_stats import MallocStats, malloc_stats, python_arena_bytes
 from benchmarks.edge_harness.measure.memory_marks import MB, MemoryMarks
 from benchmarks.edge_harness.measure.page_residency import Pagemap, Residency
+from benchmarks.edge_harness.measure.thread_binding import binding_record
 from vllm_omni import monitor
+from vllm_omni.errors import OmniError
+from vllm_omni.layout_header import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from vllm_omni.layout import Segment
 
 _COMPILED = ("torchinductor", "inductor_cache", "torch_compile_cache", "torch_aot_compile")
+
+# A difference between what the allocator gave out and what has an owner: shown, and no explanation.
+RESIDUAL = "native allocations without a known owner"
 
 # In this order: a page counts for the first role that holds it.
 TENSOR_ROLES = (
     "packed weights",
+    "scales of packed weights",
     "packed table and head",
+    "scales of packed table and head",
     "plain table and head",
-    "other parameters (scales, norms)",
+    "other parameters (norms, plain scales)",
     "KV cache",
     "RoPE cache",
     "engine buffers (other tensors)",
@@ -84,6 +97,8 @@ def tensor_ranges(engine: Any) -> dict[str, list[tuple[int, int]]]:
     import torch
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+    from vllm_omni.layout import parse
+
     found: dict[str, list[tuple[int, int]]] = {role: [] for role in TENSOR_ROLES}
     seen: set[int] = set()
 
@@ -96,6 +111,15 @@ def tensor_ranges(engine: Any) -> dict[str, list[tuple[int, int]]]:
             seen.add(address)
             found[role].append((address, storage.nbytes()))
 
+    def add_packed(role: str, tensor: Any) -> None:
+        address = tensor.data_ptr()
+        if address in seen:
+            return
+        seen.update((address, tensor.untyped_storage().data_ptr()))
+        codes, scales = section_ranges(parse(tensor))
+        found[role] += [(address + start, size) for start, size in codes]
+        found[f"scales of {role}"] += [(address + start, size) for start, size in scales]
+
     model = engine.model
     for name, module in model.named_modules():
         is_table = isinstance(module, VocabParallelEmbedding)
@@ -103,11 +127,11 @@ def tensor_ranges(engine: Any) -> dict[str, list[tuple[int, int]]]:
             if "cos_sin" in kind or "rotary" in name:
                 add("RoPE cache", tensor)
             elif kind == "weight_packed":
-                add("packed table and head" if is_table else "packed weights", tensor)
+                add_packed("packed table and head" if is_table else "packed weights", tensor)
             elif is_table:
                 add("plain table and head", tensor)
             else:
-                add("other parameters (scales, norms)", tensor)
+                add("other parameters (norms, plain scales)", tensor)
     for cache in engine.model_runner.kv_caches:
         add("KV cache", cache)
     for thing in gc.get_objects():
@@ -115,6 +139,18 @@ def tensor_ranges(engine: Any) -> dict[str, list[tuple[int, int]]]:
         if issubclass(type(thing), torch.Tensor):
             add("engine buffers (other tensors)", thing)
     return found
+
+
+def section_ranges(
+    segments: Iterable[Segment],
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Offsets and sizes within a packed tensor: of headers and codes; of scales, zeros and permutations."""
+    codes, scales = [], []
+    for segment in segments:
+        of_codes = HEADER_BYTES + segment.section_bytes[0]
+        codes.append((segment.offset_bytes, of_codes))
+        scales.append((segment.offset_bytes + of_codes, segment.nbytes - of_codes))
+    return codes, scales
 
 
 def tensor_entries(ranges: dict[str, list[tuple[int, int]]], pagemap: Pagemap) -> tuple[list[Entry], int]:
@@ -148,8 +184,8 @@ def growth_entries(
     if settled.malloc is not None and imported.malloc is not None:
         now, then = settled.malloc, imported.malloc
         heap = now.in_use_bytes - then.in_use_bytes + now.mapped_bytes - then.mapped_bytes
-        note = "in use by malloc and no live tensor: packed copies, tokenizer, compiler, larger objects"
-        wanted.append(("other native allocations", heap - tensor_bytes, note))
+        note = "what malloc has in use less live tensors: a difference, nobody was asked"
+        wanted.append((RESIDUAL, heap - tensor_bytes, note))
     entries = []
     for name, size, note in wanted:
         counted = min(max(0.0, size), remaining_bytes)
@@ -163,11 +199,14 @@ def ledger_record(entries: Sequence[Entry], settled_bytes: int) -> dict[str, Any
     total = settled_bytes / MB
     attributed = sum(entry.anonymous_mb for entry in entries)
     rest = total - attributed
+    residual = sum(entry.anonymous_mb for entry in entries if entry.name == RESIDUAL)
     return {
         "rss_anon_tree_mb": total,
         "attributed_mb": attributed,
         "unattributed_mb": rest,
         "unattributed_share": rest / total,
+        "unattributed_with_residual_mb": rest + residual,
+        "unattributed_share_with_residual": (rest + residual) / total,
         "mapped_mb": sum(entry.mapped_mb for entry in entries),
         "entries": [asdict(entry) for entry in entries],
     }
@@ -189,7 +228,9 @@ def rest_note(entries: Sequence[Entry], unattributed_mb: float) -> str:
 
 
 def run(options: argparse.Namespace, output: Output) -> None:
-    arm.pin(options.threads)
+    generate = 8
+    if options.context_len <= generate:
+        raise OmniError(f"--context-len {options.context_len}: expected more than {generate}")
     marks = MemoryMarks()
     marks.mark("before import")
     arm.import_engine(marks)
@@ -200,7 +241,6 @@ def run(options: argparse.Namespace, output: Output) -> None:
     extra: dict[str, Any] = json.loads(options.engine_args)
     arguments = engine_module.engine_arguments(options.model, options.context_len, 1, extra)
     engine = engine_module.InProcessEngine(arguments, marks.mark)
-    generate = 8
     engine.run(
         engine.random_ids(options.context_len - generate, 1),
         generate,
@@ -233,7 +273,14 @@ def run(options: argparse.Namespace, output: Output) -> None:
         "threads": arm.thread_count(),
         "stock": options.stock,
         "engine_arguments": arguments | {"model": options.model.resolve().name},
-        "notes": [rest_note(entries, record["unattributed_mb"])],
+        "notes": [
+            rest_note(entries, record["unattributed_mb"]),
+            f"{record['unattributed_with_residual_mb']:.1f} MB "
+            f"({record['unattributed_share_with_residual']:.1%}) have no known owner: unattributed, and what "
+            "malloc has in use beyond live tensors",
+            *([trimmed.note] if trimmed.note else []),
+        ],
+        **binding_record(options),
     }
     output.emit(record)
     engine.close()

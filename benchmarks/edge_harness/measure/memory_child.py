@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.edge_harness.measure.emit import Output
 from benchmarks.edge_harness.measure.process_age import process_age_s
+from benchmarks.edge_harness.measure.thread_binding import add_binding_options, bind, binding_record, pin
 from vllm_omni.errors import OmniError
 
 TRIM_EXTENSION = "benchmarks.edge_harness.measure.worker_trim.WorkerTrim"
@@ -41,25 +42,29 @@ class Watched:
         self.waited_s += time.monotonic() - start
 
 
+def check_context(tokens: int) -> None:
+    """Raises :class:`OmniError` for a context that holds no prompt besides what a mark needs."""
+    if 0 < tokens <= _SPARE:
+        raise OmniError(f"--context-len {tokens}: expected 0, for none, or more than {_SPARE}")
+
+
 def run(options: argparse.Namespace, output: Output) -> None:
     watched = Watched(output)
     watched.phase("before import")
-    from benchmarks.edge_harness.measure import arm
-
-    arm.pin(options.threads)
     start = time.monotonic()
     import vllm  # noqa: F401
     from vllm.v1.engine import llm_engine  # noqa: F401
 
     import_s = time.monotonic() - start
     watched.phase("after import")
+    from benchmarks.edge_harness.adapters.workload import LEAST_CONTEXT
     from benchmarks.edge_harness.measure import engine as engine_module
     from vllm_omni import monitor
 
     in_process = options.layout == "inproc"
     extra: dict[str, Any] = json.loads(options.engine_args)
     length = max(options.context_len, FIRST_PROMPT_TOKENS + options.generate) + _SPARE
-    arguments = engine_module.engine_arguments(options.model, max(length, arm.LEAST_CONTEXT), 1, extra)
+    arguments = engine_module.engine_arguments(options.model, max(length, LEAST_CONTEXT), 1, extra)
     waited_before = watched.waited_s
     if in_process:
         engine: engine_module.Engine = engine_module.InProcessEngine(arguments, watched.phase)
@@ -78,7 +83,9 @@ def run(options: argparse.Namespace, output: Output) -> None:
         engine.run(ids, generate, before_last=lambda: watched.phase("at context"))
     else:
         notes.append("memory measured on an empty KV cache: --context-len 0")
-    trims = [_trim(monitor.trim())]
+    trimmed = monitor.trim()
+    trims = [_trim(trimmed)]
+    notes += [trimmed.note] if trimmed.note else []
     if not in_process:
         trims += [tuple(pair) for pair in engine.rpc("edge_harness_trim")]
         notes.append("malloc_trim ran in the client and in the workers; vLLM's core process offers no way in")
@@ -96,6 +103,8 @@ def run(options: argparse.Namespace, output: Output) -> None:
             "kv_cache_memory_bytes": arguments.get("kv_cache_memory_bytes"),
             "engine_arguments": arguments | {"model": options.model.resolve().name},
             "notes": notes,
+            # In vLLM's own processes vLLM binds the threads.
+            **(binding_record(options) if in_process else {}),
         }
     )
     engine.close()
@@ -112,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--generate", type=int, default=8)
     made.add_argument("--layout", choices=("inproc", "default"), default="inproc")
     made.add_argument("--engine-args", default="{}", metavar="JSON")
-    made.add_argument("--threads", type=int)
+    add_binding_options(made)
     made.add_argument("--stock", action="store_true")
     made.add_argument("--cache-root", type=Path, metavar="DIR")
     return made
@@ -120,8 +129,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    output = Output()
     try:
+        check_context(options.context_len)
+        if options.layout == "inproc":
+            bind(options)
+        else:
+            pin(options.threads)
+        output = Output()
         from vllm_omni.cli import in_process
 
         in_process.prepare(

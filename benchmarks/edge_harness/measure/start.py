@@ -2,7 +2,8 @@
 
     python -m benchmarks.edge_harness.measure.start --model DIR
 
-``first_token_s`` is the first request; ``interpreter_s`` is what passed before this program's first line.
+``first_token_s`` is the first request; ``interpreter_s`` is what passed before this program's first
+line, beginning anew with its threads bound included.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _BORN_S = process_age_s()
 from benchmarks.edge_harness.measure import arm  # noqa: E402
 from benchmarks.edge_harness.measure.emit import Output  # noqa: E402
 from benchmarks.edge_harness.measure.memory_marks import MemoryMarks  # noqa: E402
+from benchmarks.edge_harness.measure.thread_binding import binding_record  # noqa: E402
 
 
 def run(options: argparse.Namespace, output: Output) -> None:
-    arm.pin(options.threads)
     marks = MemoryMarks()
     import_s = arm.import_engine(marks)
     from benchmarks.edge_harness.measure import engine as engine_module
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace, output: Output) -> None:
             "threads": arm.thread_count(),
             "phases": marks.phases,
             "stock": options.stock,
+            **binding_record(options),
             "engine_arguments": arguments | {"model": options.model.resolve().name},
         }
     )

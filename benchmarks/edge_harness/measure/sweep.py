@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from benchmarks.edge_harness.adapters.workload import EMPTY_CACHE_NOTE, Work
 from benchmarks.edge_harness.measure import arm
 from benchmarks.edge_harness.measure.emit import Output
 from benchmarks.edge_harness.measure.memory_marks import MemoryMarks
+from benchmarks.edge_harness.measure.thread_binding import binding_record
 from vllm_omni.errors import OmniError
 
 
@@ -27,7 +27,6 @@ def run(options: argparse.Namespace, output: Output) -> None:
     if not works:
         raise OmniError("--tests: expected at least one workload, found none")
     extra: dict[str, Any] = json.loads(options.engine_args)
-    arm.pin(options.threads)
     import_s = arm.import_engine(MemoryMarks())
     from benchmarks.edge_harness.measure import engine as engine_module
 
@@ -37,10 +36,11 @@ def run(options: argparse.Namespace, output: Output) -> None:
     tests = []
     for number, work in enumerate(works, 1):
         print(f"test {number} of {len(works)}: {work}", file=sys.stderr, flush=True)
-        tests.append(_test(engine, work, options))
+        tests.append(_test(engine, work, options, extra))
     record: dict[str, Any] = {"import_s": import_s} | engine.times_s
-    record |= arm.what_ran_record(engine, works[0])
-    record["verification"] = arm.verification_record(engine)
+    seen, notes = arm.what_ran_record(engine, works[0])
+    tests[0]["notes"] += notes
+    record |= seen | arm.verification(engine) | binding_record(options)
     record |= {
         "process": engine.process_facts(),
         "threads": arm.thread_count(),
@@ -52,30 +52,16 @@ def run(options: argparse.Namespace, output: Output) -> None:
     engine.close()
 
 
-def _test(engine: Any, work: Work, options: argparse.Namespace) -> dict[str, Any]:
-    step_ms, stable = arm.warm_up(engine, work)
+def _test(engine: Any, work: Work, options: argparse.Namespace, extra: dict[str, Any]) -> dict[str, Any]:
+    warmed = arm.warm_up(engine, work)
     notes = [EMPTY_CACHE_NOTE] if work.empty_cache else []
-    if not stable:
-        notes.append(arm.unstable_note(step_ms))
-    ceiling = arm.Ceiling() if options.ceiling else None
-    if ceiling is not None:
-        ceiling.sample()
-    metrics, samples = arm.measured(engine, work)
-    if ceiling is not None:
-        ceiling.sample()
-        if ceiling.samples:
-            metrics["ceiling_gbps"] = statistics.median(ceiling.samples)
-            samples["ceiling_gbps"] = ceiling.samples
-            share, why = arm.ceiling_share(work, options.model, metrics["step_ms"], metrics["ceiling_gbps"])
-            metrics |= share
-            notes += why
-        notes += ceiling.notes()
+    metrics, samples, why = arm.measured_under_ceiling(engine, work, options, extra)
     return {
         "workload": {name: getattr(work, name) for name in Work.names()},
         "metrics": metrics,
         "samples": samples,
-        "warm_up_step_ms": step_ms,
-        "notes": notes,
+        "warm_up": warmed.samples,
+        "notes": notes + warmed.notes + why,
     }
 
 

@@ -1,7 +1,12 @@
-"""The artifact of one program's measurement, with the provenance of the process that took it."""
+"""The artifact of one program's measurement.
+
+Without ``arms`` the measuring process is this one, whose cores, libraries and threads it then carries; who
+measures in processes of its own says what those were like.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +18,7 @@ from benchmarks.edge_harness.artifact.schema import (
     Artifact,
     Load,
     ModelIdentity,
+    Monitor,
     Peer,
     Run,
     ThreadSet,
@@ -20,6 +26,7 @@ from benchmarks.edge_harness.artifact.schema import (
 from benchmarks.edge_harness.provenance.collect import collect_provenance, scrub
 from benchmarks.edge_harness.provenance.libraries import observed_libraries
 from benchmarks.edge_harness.provenance.load import now_utc
+from benchmarks.edge_harness.statistics.summary import summarize
 
 
 def probe_artifact(
@@ -35,27 +42,35 @@ def probe_artifact(
     peer: Peer | None = None,
     runs: Sequence[Run] = (),
     thread_set: ThreadSet | None = None,
+    arms: Sequence[ArmProvenance] | None = None,
+    monitor: Monitor | None = None,
+    metric: str | None = None,
 ) -> Artifact:
-    """``result`` is the measurement's own record; the rest is collected from this process, whose command line
-    it gives. ``before`` is the load when the measurement began."""
-    cores = sorted(os.sched_getaffinity(0))
-    unbound = ThreadSet(cores=cores, memory_nodes=None, memory_bound=False, note=None)
+    """``result`` is the measurement's own record; machine and software are collected here. ``before`` is the
+    load when the measurement began, ``metric`` what it was made for. ``model``, ``kernels`` and ``peer`` are
+    those of this process; ``arms`` have their own."""
+    if thread_set is None:
+        cores, _ = affinity_of(os.getpid())
+        thread_set = ThreadSet(cores=sorted(cores), memory_nodes=None, memory_bound=False, note=None)
     command = [scrub(part) for part in (sys.executable, *sys.argv)]
-    provenance = collect_provenance(before, thread_set or unbound)
-    loaded = observed_libraries(os.getpid())
-    arm = ArmProvenance(
-        tag=title.partition(":")[0],
-        adapter=None,
-        command=command,
-        env=provenance.software.environment,
-        model=model,
-        kernels=kernels,
-        peer=peer,
-        allocator=loaded.allocator,
-        openmp_runtimes=loaded.openmp_runtimes,
-        threads=len(os.listdir("/proc/self/task")),
-        unavailable=None,
-    )
+    provenance = collect_provenance(before, thread_set, monitor)
+    if arms is None:
+        loaded = observed_libraries(os.getpid())
+        arms = [
+            ArmProvenance(
+                tag=title.partition(":")[0],
+                adapter=None,
+                command=command,
+                env=provenance.software.environment,
+                model=model,
+                kernels=kernels,
+                peer=peer,
+                allocator=loaded.allocator,
+                openmp_runtimes=loaded.openmp_runtimes,
+                threads=len(os.listdir("/proc/self/task")),
+                unavailable=None,
+            )
+        ]
     return Artifact(
         format=FORMAT,
         kind=kind,
@@ -67,13 +82,28 @@ def probe_artifact(
         exit_code=0,
         spec=None,
         spec_sha256=None,
-        metric=None,
+        metric=metric,
         provenance=provenance,
-        arms=[arm],
+        arms=list(arms),
         runs=list(runs),
-        summaries=[],
+        summaries=summarize(runs, {}),
         comparisons=[],
         noise_floor=[],
         checks=[],
         result=result,
     )
+
+
+def affinity_of(pid: int) -> tuple[set[int], int]:
+    """The cores that any thread of process ``pid`` may run on, and how many threads it has. The first thread
+    alone says little: an engine keeps it to one core. Nothing of a process that has ended."""
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return set(), 0
+    cores: set[int] = set()
+    for thread in threads:
+        # Threads come and go.
+        with contextlib.suppress(OSError):
+            cores |= os.sched_getaffinity(thread)
+    return cores, len(threads)

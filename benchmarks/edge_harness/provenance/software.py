@@ -20,13 +20,13 @@ def collect_software() -> Software:
     """What is installed and built here. Nothing is imported that is not loaded already: torch and vLLM are
     asked for their metadata."""
     # Results that lie about do not change what is measured.
-    changes = _output(
-        "git", "status", "--porcelain", "--", ".", ":(exclude,glob)**/results/**", ":(exclude)baselines"
+    changes = git_output(
+        "status", "--porcelain", "--", ".", ":(exclude,glob)**/results/**", ":(exclude)baselines"
     )
     library = native().module
     distribution = next((name for name in VLLM_DISTRIBUTIONS if _version(name)), None)
     return Software(
-        git_commit=_output("git", "rev-parse", "--verify", "--quiet", "HEAD"),
+        git_commit=git_output("rev-parse", "--verify", "--quiet", "HEAD"),
         git_dirty=None if changes is None else changes != "",
         # The compiler found now; the library's digest says whether two figures come from one build.
         rustc=_output("rustc", "--version"),
@@ -50,6 +50,11 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def git_output(*arguments: str) -> str | None:
+    """What git says of this repository, or None when there is no git or it fails."""
+    return _output("git", *arguments)
 
 
 def _output(*command: str) -> str | None:

@@ -1,13 +1,18 @@
-"""Every figure of every run, one a row: what other tools need to compute their own statistics."""
+"""Every figure of every run, one a row: what other tools need to compute their own statistics.
+
+A record without runs (a kernel benchmark's) gives the numbers of its tables.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from benchmarks.edge_harness.artifact.schema import Run
 from benchmarks.edge_harness.report.load import Source
+from benchmarks.edge_harness.report.result_tables import result_tables
 from benchmarks.edge_harness.report.sections import View
 from benchmarks.edge_harness.statistics.paired import counts, is_marked
 
@@ -32,14 +37,30 @@ def _rows(source: Source) -> Iterator[list[object]]:
     if artifact is None:
         return
     view = View(artifact)
+    of_file = [source.name, artifact.title, artifact.kind, source.retraction is not None, artifact.complete]
+    if not artifact.runs:
+        yield from ([*of_file, *rest] for rest in _of_record(artifact.result))
     for run in artifact.runs:
-        frame = [source.name, artifact.title, artifact.kind, source.retraction is not None, artifact.complete]
-        frame += _of_run(run)
+        frame = of_file + _of_run(run)
         if not run.metrics:
             yield [*frame, "", "", "", False, ""]
         for name, value in run.metrics.items():
             what = view.metric(name)
             yield [*frame, name, what.unit, what.direction, counts(run, what), value]
+
+
+def _of_record(result: Mapping[str, Any] | None) -> Iterator[list[object]]:
+    """The numbers of a record that has no runs, each with its place in it for a tag and its line for a
+    pass."""
+    for found in result_tables(result):
+        for line, row in enumerate(found.rows, 1):
+            # Two columns, name and value, are a record written down the page.
+            named = found.headings == ["name", "value"]
+            for heading, value in zip(found.headings, row, strict=True):
+                if isinstance(value, int | float):
+                    name = str(row[0]) if named else heading
+                    run = [found.name, line, line, False, "", "", False]
+                    yield [*run, name, "", "neutral", False, value]
 
 
 def _of_run(run: Run) -> list[object]:

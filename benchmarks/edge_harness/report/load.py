@@ -16,37 +16,47 @@ from vllm_omni.errors import OmniError
 @dataclass(frozen=True)
 class Source:
     """A result file under the name that the report gives it. ``artifact`` is ``None`` for a retracted file of
-    another schema: its figures are unreadable, and none may be used anyway."""
+    another schema: its figures are unreadable, and none may be used anyway. ``problem``: why a JSON file of a
+    folder is not shown at all."""
 
     name: str
     artifact: Artifact | None
     retraction: Retraction | None
+    problem: str | None = None
 
 
 def load(places: Iterable[Path]) -> list[Source]:
-    """The result files among ``places``, folders searched whole. Other JSON in a folder is passed over.
-    Raises :class:`OmniError` for a result file that is invalid, and for a named file that is none."""
+    """The result files among ``places``, folders searched whole. JSON of a folder that is no result of this
+    format, or cut off, is last, each with its problem. Raises :class:`OmniError` for a result file that is
+    invalid, and for a named file that is none."""
     found: dict[Path, Source] = {}
     for place in places:
         if place.is_dir():
-            files = [path for path in sorted(place.rglob("*.json")) if _is_result(path)]
-            named = {path: str(path.relative_to(place)) for path in files}
+            for path in sorted(place.rglob("*.json")):
+                name, problem = str(path.relative_to(place)), _why_none(path)
+                source = Source(name, None, None, problem) if problem else _source(path, name)
+                found.setdefault(path.resolve(), source)
         elif place.is_file():
-            named = {place: place.name}
+            # Asked for by name: what a folder passes over is an error here.
+            found[place.resolve()] = _source(place, place.name)
         else:
             raise OmniError(f"{place}: expected a result file or a folder of them, found nothing")
-        for path, name in named.items():
-            found.setdefault(path.resolve(), _source(path, name))
-    if not found:
-        raise OmniError(f"{', '.join(map(str, places))}: expected result files, found none")
-    return list(found.values())
+    sources = sorted(found.values(), key=lambda source: source.problem is not None)
+    if all(source.problem for source in sources):
+        passed_over = "".join(f"; {source.name}: {source.problem}" for source in sources)
+        raise OmniError(f"{', '.join(map(str, places))}: expected result files, found none{passed_over}")
+    return sources
 
 
-def _is_result(path: Path) -> bool:
+def _why_none(path: Path) -> str | None:
+    """Why a JSON file is no result; a retracted one of any schema is."""
     try:
-        return read_json(path).get("format") == FORMAT
-    except OmniError:
-        return False
+        content = read_json(path)
+    except OmniError as error:
+        return str(error).removeprefix(f"{path}: ")
+    if content.get("format") == FORMAT or content.get("retraction") is not None:
+        return None
+    return f"expected a result of format {FORMAT}, found {content.get('format') or 'no format'}"
 
 
 def _source(path: Path, name: str) -> Source:

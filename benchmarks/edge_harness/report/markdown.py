@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from benchmarks.edge_harness.artifact.schema import Artifact
 from benchmarks.edge_harness.report.figures import MISSING, figure, sentence
 from benchmarks.edge_harness.report.load import Source
+from benchmarks.edge_harness.report.result_tables import plain, result_tables
 from benchmarks.edge_harness.report.sections import View
+from benchmarks.edge_harness.statistics.noise_floor import NOTE
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~#])")
 
@@ -30,6 +32,9 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numeric_from: 
 
 def _lines(source: Source) -> Iterator[str]:
     artifact, retraction = source.artifact, source.retraction
+    if source.problem is not None:
+        yield f"\n> Not shown: {escape(source.name)}: {escape(source.problem)}\n"
+        return
     yield f"\n## {escape(artifact.title if artifact and artifact.title else source.name)}\n"
     if retraction:
         replaced = f" Use {escape(retraction.superseded_by)} instead." if retraction.superseded_by else ""
@@ -50,11 +55,14 @@ def _lines(source: Source) -> Iterator[str]:
     yield from _verdicts(view, struck)
     yield from _noise_floor(view, struck)
     yield from _checks(view, struck)
+    yield from _result(artifact, struck)
 
 
 def _origin(source: Source, artifact: Artifact) -> str:
     found = artifact.provenance
     cores = ", ".join(map(str, found.thread_set.cores))
+    if found.thread_set.note:
+        cores += f" ({escape(found.thread_set.note)})"
     commit = (found.software.git_commit or "no commit")[:10]
     dirty = " with uncommitted changes" if found.software.git_dirty else ""
     cpu = escape(found.machine.cpu_model or "unknown CPU")
@@ -110,7 +118,7 @@ def _noise_floor(view: View, struck: bool) -> Iterator[str]:
         for floor in view.artifact.noise_floor
     ]
     if rows:
-        yield "\nNoise floor: the same arm twice\n"
+        yield f"\nNoise floor. {NOTE}\n"
         yield from table(["metric", "floor", "ratio", "pairs"], rows, 1)
 
 
@@ -130,6 +138,23 @@ def _checks(view: View, struck: bool) -> Iterator[str]:
     if rows:
         yield ""
         yield from table(["arm", "metric", "status", "median", "expected", "drift %", "band %"], rows, 3)
+
+
+def _result(artifact: Artifact, struck: bool) -> Iterator[str]:
+    """A probe's own record: what is a table there."""
+    for found in result_tables(artifact.result):
+        yield f"\n{escape(found.name)}\n"
+        numeric = [all(_is_figure(row[i]) for row in found.rows) for i in range(len(found.headings))]
+        rows = [
+            [_struck(escape(plain(cell)), struck and _is_figure(cell) and cell is not None) for cell in row]
+            for row in found.rows
+        ]
+        first = next((i for i in range(len(numeric)) if all(numeric[i:])), len(numeric))
+        yield from table([escape(heading) for heading in found.headings], rows, first)
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _struck(text: str, struck: bool) -> str:

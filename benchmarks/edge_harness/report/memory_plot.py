@@ -84,7 +84,7 @@ def _plot(tag: str, runs: Sequence[Run], time: Scale, megabytes: Scale, colour: 
         aria_label=f"memory of {tag} over time",
     )
     cold = any(run.cold_cache for run in runs)
-    legend = [element("li", element("i", class_="key warm"), f"RssAnon, {_passes(runs, cold=False)}")]
+    legend = [element("li", element("i", class_="key warm"), f"RssAnon, {_warm_runs(runs)}")]
     if cold:
         legend.append(element("li", element("i", class_="key cold"), "RssAnon, cold cache"))
     legend.append(element("li", element("i", class_="key file"), f"RssFile, pass {shown.pass_no}"))
@@ -97,8 +97,8 @@ def _plot(tag: str, runs: Sequence[Run], time: Scale, megabytes: Scale, colour: 
     )
 
 
-def _passes(runs: Sequence[Run], cold: bool) -> str:
-    count = sum(run.cold_cache == cold for run in runs)
+def _warm_runs(runs: Sequence[Run]) -> str:
+    count = sum(not run.cold_cache for run in runs)
     return f"{count} run" if count == 1 else f"{count} runs"
 
 

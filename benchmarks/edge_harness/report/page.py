@@ -20,8 +20,9 @@ _HERE = Path(__file__).resolve().parent
 def page(sources: Sequence[Source], title: str) -> str:
     """The whole document."""
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    articles = [_article(source, f"a{index}") for index, source in enumerate(sources, 1)]
-    index = _index(sources) if len(sources) > 1 else None
+    shown = [source for source in sources if source.problem is None]
+    articles = [_article(source, f"a{index}") for index, source in enumerate(shown, 1)]
+    index = _index(shown) if len(shown) > 1 else None
     return Template((_HERE / "page.html").read_text(encoding="utf-8")).substitute(
         title=join(title),
         style=style,
@@ -29,8 +30,16 @@ def page(sources: Sequence[Source], title: str) -> str:
         # A browser runs this script and this style alone, and loads nothing, whatever an artifact says.
         style_digest=_digest(style),
         script_digest=_digest(script),
-        content=join(index, articles),
+        content=join(_passed_over(sources), index, articles),
     )
+
+
+def _passed_over(sources: Sequence[Source]) -> list[Markup]:
+    return [
+        element("p", f"Not shown: {source.name}: {source.problem}", class_="notice")
+        for source in sources
+        if source.problem is not None
+    ]
 
 
 def _digest(text: str) -> str:

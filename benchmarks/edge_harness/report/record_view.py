@@ -1,4 +1,4 @@
-"""Any JSON record as nested lists; equal records in a row as a table."""
+"""Any JSON record as nested lists; records that are alike as a table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.edge_harness.report import tables
 from benchmarks.edge_harness.report.figures import MISSING, figure
 from benchmarks.edge_harness.report.markup import Content, Markup, element, join
+from benchmarks.edge_harness.report.result_tables import as_table
 
 _LONGEST_INLINE = 12
 
@@ -46,14 +47,13 @@ def _list(name: str, values: Sequence[Any], as_figures: bool) -> Content:
 
 
 def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """``None`` where the rows are not alike or not flat."""
-    headings = list(rows[0])
-    if not headings or any(list(row) != headings for row in rows):
+    """``None`` where the rows are not alike. What a row nests is a column each, a list of numbers its
+    median."""
+    if not rows[0] or any(list(row) != list(rows[0]) for row in rows):
         return None
-    if any(isinstance(value, list | tuple | Mapping) for row in rows for value in row.values()):
-        return None
-    cells = [[_cell(row[heading]) for heading in headings] for row in rows]
-    return tables.table(headings, cells, name)
+    found = as_table(name, rows)
+    cells = [[_cell(cell) for cell in row] for row in found.rows]
+    return tables.table(found.headings, cells, name)
 
 
 def _cell(value: Any) -> tables.Cell:

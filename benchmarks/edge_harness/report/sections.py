@@ -12,6 +12,7 @@ from benchmarks.edge_harness.report.ratio_plot import ratio_plot
 from benchmarks.edge_harness.report.record_view import record_view
 from benchmarks.edge_harness.report.strip_plot import strip_plot
 from benchmarks.edge_harness.report.tables import Cell, number, text
+from benchmarks.edge_harness.statistics.noise_floor import NOTE
 from benchmarks.edge_harness.statistics.summary import metric_names
 
 _DIRECTIONS = {"higher": "↑ higher is better", "lower": "↓ lower is better", "neutral": "no direction"}
@@ -198,10 +199,9 @@ def noise(view: View) -> Markup | None:
         ]
         for floor in view.artifact.noise_floor
     ]
-    hint = "The same arm twice: differences smaller than this cannot be shown by a grid of this length."
     headings = ["metric", "pairs", "ratio", "interval", "floor %", "sd of a pair %"]
     return section(
-        "Noise floor (A/A)", element("p", hint, class_="hint"), tables.table(headings, rows, "Noise floor")
+        "Noise floor (A/A)", element("p", NOTE, class_="hint"), tables.table(headings, rows, "Noise floor")
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from benchmarks.edge_harness.artifact.schema import ArmProvenance, Artifact, Comparison, Machine, Run
 from benchmarks.edge_harness.metrics import Metric, metric
@@ -24,9 +25,14 @@ from benchmarks.edge_harness.statistics.verdict import (
 )
 from benchmarks.edge_harness.statistics.verification import disagreement
 
-UNPAIRED_NOTE = "Unpaired: what changed between the two sessions is in the ratio, not in the interval."
+UNPAIRED_NOTE = (
+    "Unpaired: what changed between the two sessions is in the ratio, not in the interval. "
+    "The files name the same model of machine, not necessarily the same machine."
+)
 # The kernel reserves a little more or less of the same memory at each boot.
 _MEMORY_TOLERANCE = 0.01
+# Options that say where something is written or kept.
+_PLACES = ("--out", "--cache-root")
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,14 @@ def compare_artifacts(
         family = len(tags) * (1 if name == named else len(ranked - {named}))
         for tag in tags:
             arms = (_arm(a, tag), _arm(b, tag))
+            runs_a, runs_b = ([run for run in artifact.runs if run.tag == tag] for artifact in (a, b))
+            # The sample sets of a probe have metrics of their own each.
+            if not any(name in run.metrics for run in (*runs_a, *runs_b)):
+                continue
             rows.append(
                 _row(
-                    [run for run in a.runs if run.tag == tag],
-                    [run for run in b.runs if run.tag == tag],
+                    runs_a,
+                    runs_b,
                     metric(name, declared),
                     (f"{tag} in {name_a}", f"{tag} in {name_b}"),
                     1 - error_rate / max(1, family),
@@ -136,7 +146,8 @@ def _runs_refuse(
         if any(is_marked(run) for run in runs if counts(run, what)):
             return f"a run of {label} was disturbed, which only pairs within one grid could outweigh"
         if len(values) < FEWEST_PAIRS:
-            return f"{len(values)} runs of {label} that count, expected {FEWEST_PAIRS} or more"
+            runs_text = "1 run" if len(values) == 1 else f"{len(values)} runs"
+            return f"{runs_text} of {label} that count, expected {FEWEST_PAIRS} or more"
         if min(values) <= 0:
             return f"a ratio needs figures above zero, and {what.name} has others"
     if what.direction == "neutral":
@@ -144,13 +155,18 @@ def _runs_refuse(
     relabelled = [run.model_copy(update={"tag": labels[0]}) for run in runs_a]
     relabelled += [run.model_copy(update={"tag": labels[1]}) for run in runs_b]
     mode = spec.verification if spec else "if_reported"
-    return disagreement(relabelled, *labels, mode, spec.logprob_tolerance_nats if spec else 0.05)
+    tolerance_nats = (
+        spec.logprob_tolerance_nats if spec else Spec.model_fields["logprob_tolerance_nats"].default
+    )
+    return disagreement(relabelled, *labels, mode, tolerance_nats)
 
 
 def _refusals(a: Artifact, b: Artifact) -> Iterator[str]:
     for letter, artifact in (("A", a), ("B", b)):
         if artifact.retraction is not None:
             yield f"{letter} is retracted: {artifact.retraction.reason}"
+        if not artifact.complete:
+            yield f"{letter} is incomplete: the measurement ended before its last run"
     if a.kind != b.kind:
         yield f"the kinds differ: {a.kind} and {b.kind}"
     yield from _machines_differ(a.provenance.machine, b.provenance.machine)
@@ -182,11 +198,21 @@ def _machines_differ(a: Machine, b: Machine) -> Iterator[str]:
 
 
 def _workload(artifact: Artifact) -> dict[str, list[str]]:
-    return {arm.tag: arm.command for arm in artifact.arms}
+    """By arm; whose interpreter it is and in which folders it keeps things is no part of the work."""
+    return {arm.tag: _work(arm.command) for arm in artifact.arms}
+
+
+def _work(command: list[str]) -> list[str]:
+    program, *arguments = command or [""]
+    left_out = {at + 1 for at, argument in enumerate(arguments) if argument in _PLACES}
+    kept = [argument for at, argument in enumerate(arguments) if at not in left_out]
+    return [PurePath(program).name, *(one for one in kept if one not in _PLACES)]
 
 
 def _arm(artifact: Artifact, tag: str) -> ArmProvenance | None:
-    return next((arm for arm in artifact.arms if arm.tag == tag), None)
+    """Paths of a fidelity measurement have tags of their own and one arm."""
+    only = artifact.arms[0] if len(artifact.arms) == 1 else None
+    return next((arm for arm in artifact.arms if arm.tag == tag), only)
 
 
 def _arms_differ(a: ArmProvenance | None, b: ArmProvenance | None) -> str | None:

@@ -11,7 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from benchmarks.edge_harness.artifact.schema import Check, MetricSummary
 from benchmarks.edge_harness.metrics import Metric, metric
+from benchmarks.edge_harness.statistics.paired import FEWEST_PAIRS
 from vllm_omni.errors import OmniError
+
+# A median of fewer is one run's word.
+FEWEST_RUNS = FEWEST_PAIRS
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Band = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -41,6 +45,15 @@ def read_expectations(path: Path) -> Expectations:
         raise OmniError(f"{path}: {where}: {first['msg']}") from error
 
 
+def require_bands(expectations: Expectations, declared: Mapping[str, Metric], where: Path) -> None:
+    """Before a grid starts: every expected metric can be gated. Raises :class:`OmniError` naming the first of
+    the file ``where`` that has no band."""
+    for tag, metrics in expectations.arms.items():
+        for name in metrics:
+            if _band(expectations, metric(name, dict(declared))) is None:
+                raise OmniError(f"{where}: arms.{tag}.{name}: expected a band in bands_pct")
+
+
 def check(
     expectations: Expectations, summaries: Sequence[MetricSummary], declared: Mapping[str, Metric]
 ) -> list[Check]:
@@ -50,7 +63,7 @@ def check(
     for tag, metrics in expectations.arms.items():
         for name, expected in metrics.items():
             what = metric(name, dict(declared))
-            band = expectations.bands_pct.get(name, what.band_pct)
+            band = _band(expectations, what)
             row = measured.pop((tag, name), None)
             if row is None:
                 checks.append(_check(tag, name, "missing", None, expected, band, "expected, not measured"))
@@ -62,8 +75,13 @@ def check(
 
 
 def fails(checks: Sequence[Check]) -> bool:
-    """Whether the gate stays shut: a regression, or a figure that was expected and did not come."""
-    return any(row.status in ("regression", "missing") for row in checks)
+    """Whether the gate stays shut: a regression, or something expected that did not come or was not held
+    against anything."""
+    return any(row.status in ("regression", "missing", "not_gated") for row in checks)
+
+
+def _band(expectations: Expectations, what: Metric) -> float | None:
+    return expectations.bands_pct.get(what.name, what.band_pct)
 
 
 def _gate(what: Metric, row: MetricSummary, expected: float, band: float | None) -> Check:
@@ -72,6 +90,9 @@ def _gate(what: Metric, row: MetricSummary, expected: float, band: float | None)
 
     if band is None:
         return result("not_gated", f"no band for {what.name}, neither its own nor in bands_pct")
+    if row.n < FEWEST_RUNS:
+        runs = "run counts" if row.n == 1 else "runs count"
+        return result("missing", f"{row.n} {runs}, expected {FEWEST_RUNS} or more")
     # Without a direction nothing is an improvement.
     change = row.median - expected
     worse = change != 0 if what.direction == "neutral" else (change < 0) == (what.direction == "higher")

@@ -1,4 +1,8 @@
-"""How far two identical arms come apart by chance: what a grid of this length can show at all."""
+"""How far two identical arms come apart by chance, at the confidence of a single named metric.
+
+The verdict of any other metric has a wider interval, its level being shared among many (verdict.py); what it
+can show is told by that interval, not by the floor.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,18 @@ from benchmarks.edge_harness.statistics.paired import FEWEST_PAIRS, paired_inter
 from benchmarks.edge_harness.statistics.summary import metric_names
 from benchmarks.edge_harness.statistics.verdict import NAMED_METRIC_ERROR
 
+NOTE = (
+    "The same arm twice. A floor is that of a single named metric: of a grid that is made for it and "
+    "compares two arms. For other metrics, and with more arms, the verdict's own interval counts, which is "
+    "wider."
+)
 
-def noise_floor(
-    runs: Sequence[Run], a: str, b: str, declared: Mapping[str, Metric], names: Sequence[str] | None = None
-) -> list[NoiseFloor]:
-    """Of the metrics ``names`` (default: all that the runs have), from ``a`` and ``b``, the same arm twice.
-    A metric with fewer than three pairs, an ambiguous one or figures that are not positive has none. Each
-    interval is that of a single named metric: the least difference that the grid could have shown."""
+
+def noise_floor(runs: Sequence[Run], a: str, b: str, declared: Mapping[str, Metric]) -> list[NoiseFloor]:
+    """Of every metric that the runs have, from ``a`` and ``b``, the same arm twice. A metric with fewer than
+    three pairs, an ambiguous one or figures that are not positive has none."""
     floors = []
-    for name in metric_names(runs) if names is None else names:
+    for name in metric_names(runs):
         try:
             found = pairs(runs, metric(name, dict(declared)), a, b)
         except ValueError:

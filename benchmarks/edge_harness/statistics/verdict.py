@@ -70,13 +70,12 @@ def compare_all(
     runs: Sequence[Run],
     spec: Spec,
     named: str | None = None,
-    refusals: Mapping[tuple[str, str], str] | None = None,
     control: str | None = None,
 ) -> list[Comparison]:
     """Every arm against the first that exists, for the ``named`` metric (default: the spec's) first and then
-    for every other that the runs have. ``refusals``: pairs of tags in the spec's order that must not be
-    ranked, and why; default: those whose verification values disagree. ``control``: the tag of the first
-    arm's twin, which asks no question; where it differs from the first, nothing is said of that metric."""
+    for every other that the runs have; arms whose verification values disagree are not ranked. ``control``:
+    the tag of the first arm's twin, which asks no question; where it differs from the first, nothing is said
+    of that metric."""
     named = named or spec.metric
     declared = spec.declared_metrics()
     names = metric_names(runs)
@@ -89,8 +88,6 @@ def compare_all(
     baseline, others = tags[0], tags[1:]
     why = {
         tag: disagreement(runs, tag, baseline, spec.verification, spec.logprob_tolerance_nats)
-        if refusals is None
-        else refusals.get((baseline, tag))
         for tag in others
     }
     rest = [name for name in names if name != named]

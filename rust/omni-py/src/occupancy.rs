@@ -42,6 +42,7 @@ struct Occupancy {
 struct WatchResult {
     steal: f64,
     foreign: f64,
+    foreign_by_core: BTreeMap<u32, f64>,
     processes: Vec<String>,
     throttled_s: f64,
     samples: u64,
@@ -146,6 +147,7 @@ impl OccupancyWatch {
         Ok(WatchResult {
             steal: result.steal,
             foreign: result.foreign,
+            foreign_by_core: result.foreign_by_core,
             processes: result
                 .processes
                 .iter()

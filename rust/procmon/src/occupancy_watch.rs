@@ -36,6 +36,9 @@ pub struct WatchResult {
     pub steal: f64,
     /// Time that was neither idle nor stolen nor used by the own tree: other processes and interrupts.
     pub foreign: f64,
+    /// Of every core what foreign processes took of it, as far as they were seen by name. Unlike the mean it
+    /// shows a single core that is held up, which holds up every parallel region.
+    pub foreign_by_core: BTreeMap<u32, f64>,
     /// Foreign processes with at least 1 % of one of the cores, busiest first. One that began and ended
     /// between two looks is in `foreign` alone.
     pub processes: Vec<ProcessUse>,
@@ -276,6 +279,13 @@ impl Watch {
         let mut processes = busiest_first(&self.ledger, |core| {
             Some(named.get(&core)?.since(self.first.get(&core)?).total())
         });
+        let mut foreign_by_core: BTreeMap<u32, f64> =
+            self.cores.iter().map(|core| (*core, 0.0)).collect();
+        for process in &processes {
+            if let Some(share) = foreign_by_core.get_mut(&process.core) {
+                *share += process.share;
+            }
+        }
         processes.retain(|process| process.share >= SMALLEST_SHARE);
         let throttled_ns = match (self.throttled_before_ns, self.throttled_ns) {
             (Some(before), Some(now)) => now.saturating_sub(before),
@@ -284,6 +294,7 @@ impl Watch {
         WatchResult {
             steal: share(self.spent.steal, total),
             foreign: share(self.spent.busy.saturating_sub(self.own.used), total),
+            foreign_by_core,
             processes,
             throttled_s: throttled_ns as f64 / 1e9,
             samples: self.samples,

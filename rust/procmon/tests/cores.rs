@@ -296,6 +296,7 @@ fn foreign_time_is_measured_and_named() {
     let result = watch.result();
     assert_eq!(result.foreign, 45.0 / 200.0);
     assert_eq!(named(&result.processes), ["cc1plus (9) 40 % of core 1"]);
+    assert_eq!(result.foreign_by_core, BTreeMap::from([(0, 0.0), (1, 0.4)]));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,16 @@ from benchmarks.edge_harness.artifact.schema import (
     ThreadSet,
     Verification,
 )
+from benchmarks.edge_harness.cli.probe_runs import (
+    Child,
+    SampleSet,
+    arms_of,
+    monitor_of,
+    runs_of,
+    thread_set_of,
+)
+from benchmarks.edge_harness.cli.process_watch import Watched
+from benchmarks.edge_harness.provenance.probe import probe_artifact
 from benchmarks.edge_harness.spec import Spec
 from benchmarks.edge_harness.statistics.noise_floor import noise_floor
 from benchmarks.edge_harness.statistics.summary import summarize
@@ -249,7 +260,7 @@ def grid(
         runs[-1] = failed(runs[-1].tag, passes, position=len(factors))
         runs[2 * len(factors)].disturbance = disturbance(marked=True)
     tags = list(factors)
-    floors = noise_floor(runs, tags[-1], tags[0], {}) if control else []
+    floors = noise_floor(runs, tags[0], tags[-1], {}) if control else []
     return Artifact(
         format=FORMAT,
         kind="grid",
@@ -302,12 +313,50 @@ def _grid_run(
 
 
 def probe(**changes: Any) -> Artifact:
-    """One program's measurement, with a nested record of its own."""
-    one = grid({"probe": 1.0}, passes=1, metric=None)
+    """One process's measurement, made as the probes' commands make it; machine and software are made up."""
+    return _probe().model_copy(deep=True).model_copy(update=changes)
+
+
+@functools.cache
+def _probe() -> Artifact:
+    rng = random.Random(0)
+    course = [
+        point.model_dump() | {"rss_shmem_mb": 0.0}
+        for point in memory(rng, CENTRES["rss_anon_tree_mb"], 845.0, 31.0)
+    ]
     record = {
-        "buckets_ms": {"gemm": 5.49, "attention": 1.41, "unattributed": 0.3},
-        "threads": [{"threads": 1, "gbps": 11.2}, {"threads": 2, "gbps": 20.9}],
-        "counter": "RssAnon",
+        **{name: value for name, value in CENTRES.items() if not name.startswith("sampled.")},
+        "threads": 2,
+        "samples": {"tg_tps": [61.0, 62.0, 63.0]},
+        "phases": [phase.model_dump() for phase in phases(CENTRES["rss_anon_tree_mb"], 31.0)],
+        "memory": course,
+        "table": [{"threads": 1, "gbps": 11.2}, {"threads": 2, "gbps": 20.9}],
+        "notes": [NOTE],
     }
-    frame: dict[str, Any] = {"kind": "probe", "spec": None, "spec_sha256": None, "result": record}
-    return one.model_copy(update=frame | {"comparisons": []} | changes)
+    watched = Watched(
+        cores=[0, 1],
+        threads=9,
+        environment={"OMP_NUM_THREADS": "2"},
+        allocator="glibc",
+        openmp_runtimes=["libgomp"],
+        disturbance=disturbance(),
+        started_utc="2026-01-02T03:04:05Z",
+        wall_s=31.0,
+        load_before=[0.1, 0.2, 0.3],
+        load_after=[1.1, 0.4, 0.3],
+        monitor_samples=1200,
+        monitor_cpu_s=0.31,
+    )
+    sets = [SampleSet.of("probe", Child(["python", "-m", "made_up"], record, watched))]
+    made = probe_artifact(
+        TITLE,
+        {name: value for name, value in record.items() if name != "memory"},
+        before=load(),
+        notes=[NOTE],
+        runs=runs_of(sets),
+        arms=arms_of(sets, None),
+        thread_set=thread_set_of(sets),
+        monitor=monitor_of(sets),
+        metric="tg_tps",
+    )
+    return made.model_copy(update={"provenance": provenance()})

@@ -44,6 +44,9 @@ def test_the_digest_follows_the_meaning(tmp_path: Path) -> None:
         ({"arms": [ARM, ARM]}, "the spec: expected every tag once; found a again"),
         ({"arms": [ARM | {"tag": "a b"}]}, "arms.0.tag: "),
         ({"arms": [ARM], "passes": 0}, "passes: "),
+        ({"arms": [ARM], "timeout_s": float("inf")}, "timeout_s: Input should be a finite number"),
+        ({"arms": [ARM], "settle_s": float("nan")}, "settle_s: Input should be"),
+        ({"arms": [ARM | {"options": {"x": [float("inf")]}}]}, "the spec: expected finite numbers"),
         ({"arms": [ARM], "metrics": {"m": {"direction": "up"}}}, "metrics.m.direction: "),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.edge_harness.adapters import ggml_engine, llama_cpp_worker, worker
+from benchmarks.edge_harness.adapters import ggml_engine, ggml_observed, llama_cpp_worker, worker
 from benchmarks.edge_harness.adapters.ggml_engine import DIALECTS, GgmlEngine, Log, log_softmax_at
 from benchmarks.edge_harness.adapters.workload import Phases
 
@@ -31,12 +31,27 @@ class Batch(ctypes.Structure):
     ]
 
 
+class Function:
+    """As ctypes has one: it takes declarations."""
+
+    def __init__(self, does: Any) -> None:
+        self.does = does
+
+    def __call__(self, *given: Any) -> Any:
+        return self.does(*given)
+
+
 class Library:
     """Says of every token that the next one follows it by one; keeps the time itself."""
 
     def __init__(self, *, loads: bool = True, decode_code: int = 0) -> None:
         self._loads, self._code = loads, decode_code
-        self._lib = SimpleNamespace(llama_log_set=self._log_set)
+        self._lib = SimpleNamespace(
+            llama_log_set=self._log_set,
+            ggml_type_name=Function({1: b"f16", 202: b"q4_0_r8", 2: b"q4_0"}.__getitem__),
+            llama_print_system_info=Function(lambda: b"AVX512 = 1 | "),
+            llama_get_model_tensor=Function(self._tensor),
+        )
         self._kept: list[Any] = []
         self._rows: dict[int, Any] = {}
         self.now = 0.0
@@ -52,6 +67,9 @@ class Library:
     def _log_set(self, callback: Any, _: Any) -> None:
         self._log = callback
 
+    def _tensor(self, model: int, name: bytes) -> list[int] | None:
+        return {b"blk.0.attn_q.weight": [202], b"token_embd.weight": [2]}.get(name)
+
     def llama_backend_init(self) -> None:
         self._log(WARNING, b"be careful\n", None)
 
@@ -61,12 +79,13 @@ class Library:
     def llama_model_load_from_file(self, path: bytes, parameters: Any) -> int:
         self.model_parameters = parameters
         self._log(INFO, b"load_tensors: CPU_Mapped model buffer size =    92.10 MiB\n", None)
+        self._log(1, b"repack: repack tensor blk.0.attn_q.weight with q4_0_8x8\n", None)
         if not self._loads:
             self._log(ERROR, b"tensor blk.7.attn_q.weight is not within the file\n", None)
         return THE_MODEL * self._loads
 
     def llama_context_default_params(self) -> Any:
-        return SimpleNamespace(n_batch=16, n_ubatch=8, flash_attn_type=-1)
+        return SimpleNamespace(n_batch=16, n_ubatch=8, flash_attn_type=-1, type_k=1, type_v=1)
 
     def llama_init_from_model(self, model: int, parameters: Any) -> int:
         self.context_parameters = parameters
@@ -176,10 +195,13 @@ def test_sequences_of_a_batch_keep_apart():
 
 def test_log_probabilities_are_of_the_following_tokens():
     one = engine(Library())
-    assert one.logprobs([5, 6, 9]) == pytest.approx(
-        [math.log(3 / (3 + VOCABULARY - 1)), math.log(1 / (3 + VOCABULARY - 1))]
-    )
-    assert len(one.logprobs(list(range(40)))) == 39, "longer than the batch of 16"
+    expected = [math.log(3 / (3 + VOCABULARY - 1)), math.log(1 / (3 + VOCABULARY - 1))]
+    assert one.prompt_logprobs([5, 6, 9]) == pytest.approx(expected)
+    assert len(one.prompt_logprobs(list(range(40)))) == 39, "longer than the batch of 16"
+    library = Library()
+    assert engine(library).step_logprobs([5, 6, 9]) == pytest.approx(expected)
+    assert [call[0][:2] for call in library.calls] == [(5, 0), (6, 1)]
+    assert all(len(call) == 1 for call in library.calls)
     # Large logits must not overflow.
     assert log_softmax_at(np.array([1000.0, 1000.0], dtype=np.float32), 0) == pytest.approx(math.log(0.5))
 
@@ -226,11 +248,15 @@ def test_the_worker_times_the_library_and_prints_what_it_was_told(monkeypatch: p
     parser = worker.parser(None)
     parser.add_argument("--engine")
     parser.add_argument("--source")
+    parser.add_argument("--matrices")
+    parser.add_argument("--file-types")
     given = parser.parse_args(
         [
             *("--engine", "llama.cpp", "--source", "tree", "--model", "m.gguf", "--threads", "2"),
             *("--workload", '{"prompt_tokens": 32, "decode_tokens": 6, "repeats": 2}'),
-            *("--facts", '{"ran": {"head_bits": 8}, "kernels": {"mul_mat Q4_1": 3}}'),
+            *("--facts", '{"ran": {"head_bits": 8, "source": "file"}}'),
+            *("--matrices", '{"patterns": ["blk.#.attn_q.weight", "token_embd.weight"], "blocks": 1}'),
+            *("--file-types", '{"Q4_0": 1, "Q8_0": 1}'),
         ]
     )
     texts = {"status": "RssAnon: 1 kB\n", "smaps_rollup": "Pss_Anon: 1 kB\n"}
@@ -240,12 +266,33 @@ def test_the_worker_times_the_library_and_prints_what_it_was_told(monkeypatch: p
     assert record["ttft_ms"] == pytest.approx(32.0)
     assert record["pp_tps"] == pytest.approx(1000.0)
     assert record["tg_tps"] == pytest.approx(1 / STEP_S)
-    assert record["ran"] == {"head_bits": 8}
-    assert record["kernels"] == {"mul_mat Q4_1": 3}
+    assert record["ran"] == {"head_bits": 8, "source": "file", "kv_dtype": "float16"}
+    assert record["kernels"] == {"mul_mat q4_0_8x8": 1}
+    assert record["notes"][0].startswith("kernels: not observed of 1 of 2 matrices; tensor types of the file")
     assert record["threads"] == 2
-    assert record["buffers"] == ["CPU_Mapped model buffer size = 92.10 MiB"]
-    assert record["import_s"] > 0
+    assert record["observed"] == {
+        "buffers": ["CPU_Mapped model buffer size = 92.10 MiB"],
+        "repacked_tensors": 1,
+        "system_info": "AVX512 = 1",
+    }
+    assert record["interpreter_s"] > 0
+    # The library's own clock stands still while it is imported.
+    assert record["import_s"] == 0
     assert record["load_s"] <= record["init_s"]
+
+
+def test_the_fork_shows_its_tensors_and_the_other_its_log():
+    names = ["blk.0.attn_q.weight", "blk.1.attn_q.weight", "token_embd.weight"]
+    fork = engine(Library(), name="ik_llama.cpp").layouts(names)
+    assert fork == {"blk.0.attn_q.weight": "q4_0_r8", "token_embd.weight": "q4_0"}
+    assert engine(Library()).layouts(names) == {"blk.0.attn_q.weight": "q4_0_8x8"}
+    seen = ggml_observed.weights_seen(fork, {"Q4_0": 2})
+    assert seen["kernels"] == {"mul_mat q4_0_r8": 1, "mul_mat q4_0": 1}
+    assert seen["ran"] == {"head_kernel": "mul_mat q4_0"}
+    assert seen["notes"] == []
+    unseen = ggml_observed.weights_seen({}, {"Q4_1": 2})
+    assert "kernels" not in unseen
+    assert unseen["notes"] == ["kernels: not observed; tensor types of the file: Q4_1 2"]
 
 
 def test_only_whole_words_of_the_log_are_kept():
@@ -253,5 +300,7 @@ def test_only_whole_words_of_the_log_are_kept():
     log.line(INFO, "x: CPU buffer size =   1 MiB\n")
     log.line(INFO, "x: something else\n")
     log.line(INFO, "x: the buffer size:\n")
+    log.line(INFO, "============ Repacked 210 tensors\n")
     assert log.buffers == ["CPU buffer size = 1 MiB"]
+    assert log.repacked_count == 210
     assert ggml_engine.Log().last_error == ""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.quants import quantize
 
 from benchmarks.edge_harness.adapters import build as building
 from benchmarks.edge_harness.adapters import onnx_facts, openvino_facts
 from benchmarks.edge_harness.adapters.base import Adapter
-from benchmarks.edge_harness.adapters.gguf_facts import bits_of, gguf_facts
+from benchmarks.edge_harness.adapters.gguf_facts import bits_of, gguf_facts, layer_type, matrix_names
 from benchmarks.edge_harness.adapters.recipes import Recipe, recipe
 from benchmarks.edge_harness.adapters.registry import adapter
 from benchmarks.edge_harness.adapters.workload import Work
 from benchmarks.edge_harness.spec import Arm
+from tests.benchmarks.edge_harness.adapters.gguf_file import write_gguf
 from vllm_omni.errors import OmniError
 
 GGML = ("llama.cpp", "ik_llama.cpp")
@@ -27,27 +25,6 @@ ENVIRONMENTS = {"onnxruntime-genai": "genai_config.json", "openvino-genai": "ope
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def write_gguf(path: Path, *, head: bool = False) -> Path:
-    writer = GGUFWriter(path, "llama")
-    kinds = {"token_embd.weight": "Q8_0", "blk.0.attn_q.weight": "Q4_1", "blk.0.ffn_up.weight": "Q4_1"}
-    if head:
-        kinds["output.weight"] = "Q6_K"
-    for name, kind in kinds.items():
-        wanted = GGMLQuantizationType[kind]
-        if kind == "Q6_K":
-            # 256 weights in 210 bytes.
-            writer.add_tensor(name, np.zeros((2, 210), dtype=np.uint8), raw_dtype=wanted)
-        else:
-            data = np.ones((64, 32), dtype=np.float32)
-            writer.add_tensor(name, quantize(data, wanted), raw_dtype=wanted)
-    writer.add_tensor("blk.0.attn_norm.weight", np.ones(32, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def built(name: str, packages: dict[str, str] | None = None) -> Recipe:
@@ -134,12 +111,16 @@ def test_each_binding_is_told_its_library_in_its_own_way(tmp_path: Path):
 def test_an_environment_runs_its_own_python_with_what_the_conversion_said(name: str, tmp_path: Path):
     made = built(name, {"engine": "1.2"})
     model = model_for(name, tmp_path)
-    said = {"ran": {"head_bits": 8}, "kernels": {"k": 1}, "quantization": "int4"}
+    said = {"ran": {"head_bits": 8}, "file_weights": {"k": 1}, "quantization": "int4", "group_size": 32}
     (model / "peer_facts.json").write_text(json.dumps(said))
     command = adapter(name).command(arm(name, model))
     assert command[0] == str(made.python)
     facts = json.loads(value_after(command, "--facts"))
-    assert facts["kernels"] == {"k": 1}
+    assert "kernels" not in facts
+    assert facts["notes"][0] == "kernels: not observed; weights of the file: k 1"
+    assert facts["ran"] == {"head_bits": 8, "source": "file"}
+    options = json.loads(value_after(command, "--options"))
+    assert options == ({"dynamic_quantization_group_size": 32} if name == "openvino-genai" else {})
     assert facts["model"]["head_bits"] == 8
     assert facts["model"]["quantization"] == "int4"
     assert facts["peer"]["build_flags"] == ["engine==1.2"]
@@ -205,10 +186,14 @@ def test_zentorch_is_refused_by_the_processor_before_anything_else(
 @pytest.mark.parametrize(("head", "kind", "bits"), [(False, "Q8_0", 8), (True, "Q6_K", 6)])
 def test_a_gguf_file_tells_its_types_and_its_head(tmp_path: Path, head: bool, kind: str, bits: int):
     facts = gguf_facts(write_gguf(tmp_path / "m.gguf", head=head))
-    assert facts["ran"] == {"weight_bits": 4, "head_bits": bits, "head_kernel": f"mul_mat {kind}"}
+    assert facts["ran"] == {"weight_bits": 4, "head_bits": bits, "source": "file"}
+    names = matrix_names(tmp_path / "m.gguf")
+    assert names["patterns"][-1] == ("output.weight" if head else "token_embd.weight")
+    assert (names["patterns"][0], names["blocks"]) == ("blk.#.attn_q.weight", 1)
+    assert layer_type(tmp_path / "m.gguf") == "Q4_1"
     assert facts["model"]["head_bits"] == bits
     assert facts["model"]["quantization"] == "Q4_1"
-    assert facts["kernels"] == {"mul_mat Q4_1": 2, f"mul_mat {kind}": 1}
+    assert facts["file_tensor_types"] == {"Q4_1": 2, kind: 1}
     # 20 bytes a block of 32 in Q4_1, 34 in Q8_0; a table beside a head of its own is not read.
     assert facts["weight_bytes_per_token"] == 2 * 64 * 20 + (2 * 210 if head else 64 * 34)
 
@@ -230,16 +215,17 @@ def test_bits_are_in_the_name_of_a_type(kind: str, bits: int):
 
 
 def test_onnx_nodes_are_counted_by_what_they_compute():
-    layer = ("MatMulNBits", "/model/layers.0/q", {"bits": 4, "block_size": 32, "accuracy_level": 4})
-    head = ("MatMulNBits", "/lm_head", {"bits": 8, "block_size": 32, "accuracy_level": 4})
-    found = onnx_facts.facts([layer, layer, head, ("Add", "x", {})])
-    assert found["ran"] == {
-        "weight_bits": 4,
-        "head_bits": 8,
-        "head_kernel": "MatMulNBits bits=8 block=32 accuracy_level=4",
-    }
-    assert found["kernels"]["MatMulNBits bits=4 block=32 accuracy_level=4"] == 2
-    assert "head_bits" not in onnx_facts.facts([("MatMul", "/lm_head/MatMul", {})])["ran"]
+    packed = {"bits": 4, "block_size": 32, "accuracy_level": 4}
+    layer = ("MatMulNBits", "/model/layers.0/q", packed, ["x", "q", "q_scales"])
+    head = ("MatMulNBits", "/lm_head", packed | {"bits": 8}, ["x", "table"])
+    nodes = [layer, layer, head, ("Add", "x", {}, ["other"])]
+    sizes = {"q": 16, "q_scales": 2, "table": 64, "other": 1000}
+    found = onnx_facts.facts(nodes, sizes, {"float32"})
+    assert found["ran"] == {"weight_bits": 4, "head_bits": 8, "kv_dtype": "float32"}
+    assert found["file_weights"]["MatMulNBits bits=4 block=32 accuracy_level=4"] == 2
+    assert found["weight_bytes_per_token"] == 82
+    plain = onnx_facts.facts([("MatMul", "/lm_head/MatMul", {}, [])], {}, set())
+    assert "head_bits" not in plain["ran"]
 
 
 def test_openvino_constants_are_counted_without_scales():
@@ -251,5 +237,21 @@ def test_openvino_constants_are_counted_without_scales():
         ("model.layers.0.norm", "f32", [1, 1, 64]),
     ]
     found = openvino_facts.facts(constants)
-    assert found["kernels"] == {"weight i4": 1, "weight u8": 1}
-    assert found["ran"] == {"weight_bits": 4, "head_bits": 8, "head_kernel": "weight u8"}
+    assert found["file_weights"] == {"i4": 1, "u8": 1}
+    assert found["ran"] == {"weight_bits": 4, "head_bits": 8}
+    assert found["group_size"] == 32
+    # 4096 weights of 4 bits, their 128 scales of 16, and a table that is the head too.
+    assert found["weight_bytes_per_token"] == 64 * 2 * 32 // 2 + 64 * 2 * 2 + 100 * 64
+
+
+def test_the_fork_repacks_q4_0_unless_told_otherwise(tmp_path: Path):
+    built("ik_llama.cpp")
+    fork = adapter("ik_llama.cpp")
+
+    def options(layers: str, **given: bool) -> dict:
+        model = write_gguf(tmp_path / f"{layers}.gguf", layers=layers)
+        return json.loads(value_after(fork.command(arm("ik_llama.cpp", model, options=given)), "--options"))
+
+    assert options("Q4_0") == {"repack": True}
+    assert options("Q4_1") == {}
+    assert options("Q4_0", repack=False) == {"repack": False}

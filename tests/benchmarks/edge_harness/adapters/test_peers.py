@@ -14,12 +14,16 @@ import pytest
 
 from benchmarks.edge_harness.adapters import build as building
 from benchmarks.edge_harness.adapters import convert as converting
-from benchmarks.edge_harness.adapters import peers
+from benchmarks.edge_harness.adapters import peers, thread_sweep
+from benchmarks.edge_harness.adapters.llama_cpp import GgmlAdapter
 from benchmarks.edge_harness.adapters.recipes import RECIPES, Recipe, recipe
 from benchmarks.edge_harness.adapters.registry import adapter
+from benchmarks.edge_harness.artifact.file import read
+from benchmarks.edge_harness.grid.monitors import CoreLoad, OccupancySeen
 from benchmarks.edge_harness.measure.verification_text import TOKENS
 from benchmarks.edge_harness.metrics import METRICS
 from benchmarks.edge_harness.spec import Arm
+from tests.benchmarks.edge_harness.adapters.gguf_file import write_gguf
 from vllm_omni.errors import OmniError
 
 REPOSITORY = Path(peers.__file__).resolve().parents[3]
@@ -95,27 +99,68 @@ def fake_bench(made: Recipe, answer: str, code: int = 0) -> None:
     program.chmod(0o755)
 
 
-def test_a_sweep_keeps_the_json_of_each_thread_count_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "m.gguf", layers="Q4_0")
+
+
+def test_a_sweep_writes_a_valid_artifact_once(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     made = built("llama.cpp")
     fake_bench(made, json.dumps([{"model_filename": "/some/where/m.gguf", "avg_ts": 12.5}]))
     out = tmp_path / "baselines" / "machine"
-    command = ["sweep", "/some/where/m.gguf", str(out), "--threads", "1"]
+    command = ["sweep", str(model), str(out), "--threads", "1"]
+    monkeypatch.setattr(thread_sweep, "busy_note", lambda monitors, cores, allowed: ["a note"])
     assert peers.main(command) == 0
     file = out / "llama.cpp-m-t1.json"
-    content = json.loads(file.read_text())
-    assert content["llama_bench"] == [{"model_filename": "m.gguf", "avg_ts": 12.5}]
-    assert content["peer"]["build_flags"] == list(made.flags)
+    found = read(file)
+    assert found.result is not None
+    assert found.result["llama_bench"] == [{"model_filename": "m.gguf", "avg_ts": 12.5}] * 2
+    assert found.notes == ["a note"]
+    assert found.arms[0].peer is not None
+    assert found.arms[0].peer.build_flags == list(made.flags)
+    assert found.arms[0].allowed_cores == found.provenance.thread_set.cores == thread_sweep.cores_of(1)
     assert [path.name for path in out.iterdir()] == [file.name]
     capsys.readouterr()
     assert "never overwritten" in refused(capsys, *command)
 
 
-def test_a_sweep_that_fails_leaves_nothing_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_sweep_that_fails_leaves_nothing_and_says_why(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     fake_bench(built("llama.cpp"), "[]", code=1)
     out = tmp_path / "out"
-    assert peers.main(["sweep", "m.gguf", str(out), "--threads", "1"]) == 2
-    assert "llama-bench failed (exit 1): cannot open m.gguf" in capsys.readouterr().err
-    assert list(out.iterdir()) == []
+    monkeypatch.setattr(thread_sweep, "busy_note", lambda monitors, cores, allowed: [])
+    assert peers.main(["sweep", str(model), str(out), "--threads", "1"]) == 2
+    assert f"llama-bench failed (exit 1): cannot open {model}" in capsys.readouterr().err
+    assert not out.exists()
+
+
+class Busy:
+    """Cores that somebody else takes whole."""
+
+    def occupancy(self, cores, window_s: float, own_pids) -> OccupancySeen:
+        return OccupancySeen({core: CoreLoad(0.9, 0.0) for core in cores}, ((7, "other", cores[0], 0.9),))
+
+
+def test_busy_cores_are_refused_or_noted():
+    with pytest.raises(OmniError, match=r"core 0 is 90 % busy \(other \(pid 7\) 90 %\).*--allow-busy"):
+        thread_sweep.busy_note(Busy(), [0], False)  # type: ignore[arg-type]
+    assert thread_sweep.busy_note(Busy(), [0], True)[0].startswith("begun on busy cores")  # type: ignore[arg-type]
+
+
+def test_what_is_measured_runs_on_its_cores_alone():
+    core = min(os.sched_getaffinity(0))
+    before = os.sched_getaffinity(0)
+    with thread_sweep.pinned([core]):
+        shown = subprocess.run(
+            [sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"],
+            capture_output=True,
+            text=True,
+        )
+    assert shown.stdout == f"{{{core}}}\n"
+    assert os.sched_getaffinity(0) == before
 
 
 def test_thread_counts_stay_within_the_machine(capsys: pytest.CaptureFixture[str]):
@@ -125,9 +170,20 @@ def test_thread_counts_stay_within_the_machine(capsys: pytest.CaptureFixture[str
         assert f"--threads {text}: expected" in refused(capsys, "sweep", "m.gguf", "out", "--threads", text)
 
 
-def test_the_command_line_of_llama_bench():
-    command = peers.sweep_command(Path("bench"), Path("m.gguf"), 2, 512, 128, 5)
-    assert " ".join(command) == "bench -m m.gguf -t 2 -p 512 -n 128 -r 5 -o json"
+def test_the_command_lines_of_llama_bench(model: Path):
+    def lines(name: str) -> tuple[str, str]:
+        engine = adapter(name)
+        assert isinstance(engine, GgmlAdapter)
+        prompt = thread_sweep.prompt_command(engine, Path("bench"), model, 2, 512, 5)
+        decode = thread_sweep.bench_command(engine, Path("bench"), model, 2, 512, 128, 5)
+        return " ".join(prompt), " ".join(decode)
+
+    prompt, decode = lines("llama.cpp")
+    assert prompt == f"bench -m {model} -t 2 -p 512 -n 0 -r 5 -o json"
+    assert decode == f"bench -m {model} -t 2 -r 5 -o json -p 0 -n 128 -d 512"
+    prompt, decode = lines("ik_llama.cpp")
+    assert prompt.endswith("-rtr 1")
+    assert decode.endswith("-p 0 -n 0 -gp 512,128 -rtr 1")
 
 
 @pytest.fixture
@@ -243,8 +299,8 @@ def test_llama_cpp_is_built_and_measured(tmp_path: Path, capsys: pytest.CaptureF
     wanted = ("pp_tps", "tg_tps", "ttft_ms", "itl_ms_p50", "itl_ms_p99", "step_ms", "ready_s")
     assert all(record[name] > 0 for name in wanted)
     assert set(wanted) <= set(METRICS)
-    assert record["ran"] == {"weight_bits": 4, "head_bits": 8, "head_kernel": "mul_mat Q8_0"}
-    assert record["kernels"] == {"mul_mat Q4_1": 210, "mul_mat Q8_0": 1}
+    assert record["ran"] | {"weight_bits": 4, "head_bits": 8, "source": "file"} == record["ran"]
+    assert record["file_tensor_types"] == {"Q4_1": 210, "Q8_0": 1}
     # Of the dequantized weights in float32, by transformers; 8-bit activations are 0.013 nats away.
     assert record["verification"]["value"] == pytest.approx(-3.6117, abs=0.05)
     assert TOKENS == 64

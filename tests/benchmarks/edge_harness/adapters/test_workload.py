@@ -21,6 +21,7 @@ class CountingEngine:
     """Takes a millisecond a prompt token and ten a step, and writes down what it is asked."""
 
     vocabulary_size = 1000
+    step_logprob = -2.0
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,8 +58,11 @@ class CountingEngine:
         self.deepest = max(self.deepest, self.cached[0])
         return [7] * len(self.cached)
 
-    def logprobs(self, ids: Sequence[int]) -> list[float]:
+    def prompt_logprobs(self, ids: Sequence[int]) -> list[float] | None:
         return [-2.0] * (len(ids) - 1)
+
+    def step_logprobs(self, ids: Sequence[int]) -> list[float] | None:
+        return [self.step_logprob] * (len(ids) - 1)
 
 
 def phases() -> Phases:
@@ -132,7 +136,8 @@ def test_no_prompt_comes_twice_and_each_is_exact():
 
 def test_depth_is_in_the_cache_and_off_the_clock():
     record, engine = measured(Work(prompt_tokens=50, decode_tokens=4, depth=200, repeats=2))
-    assert engine.cached_at_prefill.count(200) == 2
+    # Three rounds of warm-up at the same depth, then what is measured.
+    assert engine.cached_at_prefill.count(200) == 3 + 2
     assert record["pp_tps"] == pytest.approx(1 / PREFILL_S_PER_TOKEN)
 
 
@@ -172,6 +177,50 @@ def test_a_warm_up_that_does_not_settle_is_noted():
     record = workload.measure(lambda mark: engine, work, clock=engine.clock, phases=phases())
     assert record["warm_up_rounds"] == workload.MOST_WARM_UPS
     assert "did not hold still" in record["notes"][0]
+
+
+def test_a_prompt_that_does_not_settle_is_waited_for_too():
+    engine = CountingEngine()
+    slower = iter(range(1, 10_000))
+    fill = engine.fill
+
+    def slow_fill(prompts: Sequence[Sequence[int]]) -> None:
+        fill(prompts)
+        engine.now += next(slower)
+
+    engine.fill = slow_fill  # type: ignore[method-assign]
+    warmed = workload.warm_up(engine, Work(prompt_tokens=100, decode_tokens=10), engine.clock)
+    assert len(warmed.ttft_ms) == workload.MOST_WARM_UPS
+    assert "ms to the first token" in warmed.notes[0]
+    assert warmed.step_ms == pytest.approx([10.0] * workload.MOST_WARM_UPS)
+
+
+def test_paths_that_disagree_end_the_run():
+    engine = CountingEngine()
+    engine.step_logprob = -3.62
+    with pytest.raises(ValueError, match=r"prefill and decode disagree: -2\.0000 vs -3\.6200"):
+        workload.measure(lambda mark: engine, Work(decode_tokens=4), clock=engine.clock, phases=phases())
+
+
+def test_a_path_that_cannot_be_asked_is_noted():
+    engine = CountingEngine()
+    engine.step_logprobs = lambda ids: None  # type: ignore[method-assign]
+    record = workload.measure(lambda mark: engine, Work(decode_tokens=4), clock=engine.clock, phases=phases())
+    assert record["verification"]["value"] == -2.0
+    assert "not verified for decode" in record["notes"][0]
+
+
+def test_a_peak_that_was_not_watched_is_no_peak():
+    now = iter((0.0, 0.1, 0.5))
+    seen = process_memory.Peak(read=lambda name: STATUS, clock=lambda: next(now))
+    for _ in range(2):
+        seen.sample()
+    assert workload._peak(seen) == ({"peak_rss_anon_tree_mb": pytest.approx(1.024)}, [])
+    seen.sample()
+    assert seen.longest_gap_s == pytest.approx(0.4)
+    figures, notes = workload._peak(seen)
+    assert figures == {}
+    assert "held the interpreter's lock for up to 0.4 s" in notes[0]
 
 
 def test_an_engine_with_children_is_refused():

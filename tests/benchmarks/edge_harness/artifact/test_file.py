@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from benchmarks.edge_harness.artifact import file as module
-from benchmarks.edge_harness.artifact.file import read, replace_json, write_new, write_new_json
-from benchmarks.edge_harness.artifact.schema import Artifact
+from benchmarks.edge_harness.artifact.file import (
+    read,
+    rename_new,
+    replace_json,
+    write_new,
+    write_new_json,
+)
 from tests.benchmarks.edge_harness.artifact_builder import grid
 from vllm_omni.errors import OmniError
 
@@ -45,15 +50,65 @@ def test_one_that_appears_meanwhile_is_kept(tmp_path: Path, monkeypatch: pytest.
     assert path.read_text() == "theirs"
 
 
+def test_a_link_to_nowhere_is_a_name_that_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.symlink_to("nowhere")
+    with pytest.raises(OmniError, match="never overwritten"):
+        write_new(path, grid())
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def no_links(source: Path, target: Path) -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.json"
+    monkeypatch.setattr(module.os, "link", no_links)
+    write_new(path, grid())
+    assert read(path) == grid()
+    rename_new(path, tmp_path / "b.json")
+    assert os.listdir(tmp_path) == ["b.json"]
+    (tmp_path / "c.json").write_text("theirs")
+    with pytest.raises(OmniError, match="never overwritten"):
+        rename_new(tmp_path / "b.json", tmp_path / "c.json")
+    assert (tmp_path / "c.json").read_text() == "theirs"
+    assert read(tmp_path / "b.json") == grid()
+
+
+def test_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_new(path, grid())
+    rename_new(path, tmp_path / "b.json")
+    assert os.listdir(tmp_path) == ["b.json"]
+    assert read(tmp_path / "b.json") == grid()
+
+
+def test_the_name_is_on_disk_before_anybody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[list[str]] = []
+    monkeypatch.setattr(module, "sync_folder", lambda folder: synced.append(os.listdir(folder)))
+    write_new(tmp_path / "a.json", grid())
+    replace_json(tmp_path / "a.json", {})
+    assert synced == [["a.json"], ["a.json"]]
+
+
+def test_no_text_of_it_names_a_users_folder(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_new(path, grid(title="/".join(("", "home", "somebody", "x"))))
+    assert read(path).title == "…/x"
+
+
 @pytest.mark.parametrize("write", [write_new_json, replace_json])
 def test_a_failure_leaves_nothing(tmp_path: Path, write: Any) -> None:
     path = tmp_path / "a.json"
-    if write is replace_json:
+    before = ["a.json"] if write is replace_json else []
+    if before:
         path.write_text("old")
     # NaN is not JSON: other readers would refuse the file.
     with pytest.raises(ValueError, match="not JSON compliant"):
         write(path, {"figure": float("nan")})
-    assert [name for name in os.listdir(tmp_path) if name != "a.json"] == []
+    assert os.listdir(tmp_path) == before
+    assert not before or path.read_text() == "old"
 
 
 def test_replacing(tmp_path: Path) -> None:
@@ -74,7 +129,7 @@ def every_key(model: dict[str, Any], at: tuple[str, ...] = ()) -> list[tuple[str
 
 
 COMPLETE = grid().model_dump(mode="json")
-OPTIONAL = {("retraction",)}
+OPTIONAL = {("retraction",), ("rules",), ("refusal",)}
 
 
 @pytest.mark.parametrize("key", [key for key in every_key(COMPLETE) if key not in OPTIONAL], ids=".".join)
@@ -109,7 +164,3 @@ def test_what_is_no_artifact(tmp_path: Path, text: str, complaint: str) -> None:
         read(path)
     with pytest.raises(OmniError, match="expected a readable result file"):
         read(tmp_path / "none.json")
-
-
-def test_the_schema_is_what_the_builder_builds() -> None:
-    assert isinstance(grid(), Artifact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,14 @@ import pytest
 
 from benchmarks.edge_harness.artifact.file import write_new
 from benchmarks.edge_harness.artifact.retraction import retract
-from benchmarks.edge_harness.artifact.verification import FileVerdict, result_files, verify
+from benchmarks.edge_harness.artifact.verification import (
+    FileVerdict,
+    result_files,
+    tracked_results,
+    verify,
+)
 from benchmarks.edge_harness.cli.app import main
+from benchmarks.edge_harness.grid.recomputation import contradictions
 from tests.benchmarks.edge_harness.artifact_builder import grid
 from vllm_omni.errors import OmniError
 
@@ -20,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def verdict(path: Path) -> FileVerdict:
-    (found,) = verify([path])
+    (found,) = verify([path], contradictions)
     return found
 
 
@@ -57,6 +64,8 @@ def first_run(content: dict[str, Any]) -> dict[str, Any]:
         (lambda c: c["runs"].pop(), "complete: expected"),
         (lambda c: first_run(c).update(status="failed", reason=None), "status failed with reason None"),
         (lambda c: c.update(command=["/home" + "/somebody/bench"]), "names a user's folder"),
+        (lambda c: c.update(retraction="yes"), "retraction: "),
+        (lambda c: c.update(retraction={"reason": "r"}), "retraction.date: Field required"),
     ],
 )
 def test_what_makes_it_invalid(valid: Path, change: Callable[[dict[str, Any]], object], why: str) -> None:
@@ -64,6 +73,14 @@ def test_what_makes_it_invalid(valid: Path, change: Callable[[dict[str, Any]], o
     found = verdict(valid)
     assert found.state == "invalid"
     assert why in found.why
+
+
+def test_a_folder_is_found_however_json_spells_it(valid: Path) -> None:
+    edit(valid, lambda c: c.update(title="/home" + "/somebody"))
+    text = valid.read_text()
+    valid.write_text(text.replace("/home", "\\/ho\\u006de"))
+    assert "/home" not in valid.read_text()
+    assert verdict(valid).why == "names a user's folder: /home" + "/somebody"
 
 
 def test_a_retracted_one_keeps_its_figures(valid: Path, tmp_path: Path) -> None:
@@ -82,6 +99,50 @@ def test_a_retracted_one_keeps_its_figures(valid: Path, tmp_path: Path) -> None:
     assert verdict(valid) == FileVerdict(valid, "retracted", "wrong head")
     newer.unlink()
     assert "b.json, which does not exist" in verdict(valid).why
+
+
+def test_a_retracted_one_names_no_folder_either(valid: Path) -> None:
+    retract(valid, reason="it ran in " + "/home" + "/somebody/x", superseded_by=None, date="2026-01-02")
+    assert verdict(valid) == FileVerdict(valid, "retracted", "it ran in …/x")
+    edit(valid, lambda c: c.update(title="/home" + "/somebody/x"))
+    assert verdict(valid).state == "invalid"
+
+
+def test_a_successor_is_named_from_the_files_folder(
+    valid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = tmp_path / "newer" / "b.json"
+    write_new(newer, grid())
+    monkeypatch.chdir(newer.parent)
+    with pytest.raises(OmniError, match="expected another file"):
+        retract(valid, reason="r", superseded_by="../a.json", date="2026-01-02")
+    retract(valid, reason="r", superseded_by="b.json", date="2026-01-02")
+    assert json.loads(valid.read_text())["retraction"]["superseded_by"] == "newer/b.json"
+    monkeypatch.chdir("/")
+    assert verdict(valid).state == "retracted"
+
+
+def test_what_a_grids_programs_left_is_no_result(tmp_path: Path) -> None:
+    write_new(tmp_path / "results.work" / "a.json", grid())
+    (tmp_path / "results.work" / "a.json.work" / "caches").mkdir(parents=True)
+    (tmp_path / "results.work" / "a.json.work" / "caches" / "graph.json").write_text("{}")
+    # The folder that was asked for may be called anything.
+    assert result_files([tmp_path / "results.work"]) == [tmp_path / "results.work" / "a.json"]
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_results_are_what_git_tracks_in_their_folders(tmp_path: Path, tracked: bool) -> None:
+    root = tmp_path / "results" / "checkout"
+    for name in ("benchmarks/specs/s.json", "benchmarks/x/results/a.json", "baselines/m/b.json"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("{}")
+    expected = {root / "benchmarks/x/results/a.json", root / "baselines/m/b.json"}
+    if tracked:
+        # A name above the checkout makes no result, nor does a file that is not tracked.
+        for command in (["init", "-q"], ["add", "-A"]):
+            subprocess.run(["git", *command], cwd=root, check=True)
+        (root / "benchmarks/x/results/new.json").write_text("{}")
+    assert set(tracked_results(root)) == expected
 
 
 def test_a_record_of_another_schema_can_only_be_retracted(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def test_a_table_with_medians_verdicts_and_the_caveat(
     shown = capsys.readouterr().out
     assert "ours in A is 1.4" in " ".join(shown.split())
     assert "in the ratio, not in the interval" in " ".join(shown.split())
+    assert "not necessarily the same machine" in " ".join(shown.split())
     assert "(n=6)" in shown
 
 
@@ -56,6 +57,14 @@ def test_other_machines_are_refused(before: str, tmp_path: Path, capsys: pytest.
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("error: not comparable because the machines differ in governor")
+
+
+def test_an_incomplete_file_is_refused(
+    before: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = written(tmp_path / "other.json", build.grid({"ours": 1.0}, complete=False))
+    assert main(["compare", before, other]) == 2
+    assert capsys.readouterr().err.startswith("error: not comparable because B is incomplete")
 
 
 def test_an_unknown_metric_names_those_there_are(

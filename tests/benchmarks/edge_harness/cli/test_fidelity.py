@@ -68,7 +68,9 @@ def test_kernels_cost_no_more_than_bf16_and_quantization_costs_more(tmp_path: Pa
     own, original = tmp_path / "own.json", tmp_path / "original.json"
     done = bench(*common, "--out", str(own), timeout=800, **cache)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "decode: 573 tokens" in done.stdout
+    assert "decode: 573 tokens" in done.stderr
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["paths"].keys() == {"decode", "prefill"}
     content = json.loads(own.read_text())
     assert [run["tag"] for run in content["runs"]] == ["decode", "prefill"]
     for run in content["runs"]:

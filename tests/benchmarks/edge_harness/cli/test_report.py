@@ -32,6 +32,36 @@ def test_the_name_says_the_format(results: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r.csv").read_text().startswith("file,title,")
 
 
+def test_what_is_passed_over_is_said(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (results / "cut.json").write_text('{"format": "edge-harness/1", "ti')
+    out = tmp_path / "r.html"
+    assert main(["report", str(results), "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{out}: 1 result\n"
+    assert "not shown: cut.json: expected JSON: " in shown.err
+    assert "Not shown: cut.json: expected JSON: " in out.read_text()
+    assert main(["report", str(results), "--format", "markdown"]) == 0
+    assert "> Not shown: cut.json: expected JSON: " in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "r.html"
+    out.write_text("old")
+
+    def full(self: Path, *_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert main(["report", str(results), "--out", str(out), "--force"]) == 2
+    assert capsys.readouterr().err == "error: no space left\n"
+    assert out.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "results"]
+
+
 @pytest.mark.parametrize(("kind", "start"), [("markdown", "# Edge"), ("csv", "file,title,")])
 def test_other_formats_go_to_standard_output(
     results: Path, kind: str, start: str, capsys: pytest.CaptureFixture[str]

@@ -247,6 +247,39 @@ def test_what_interrupts_the_wait_ends_the_child_first(tmp_path: Path, stop: typ
     assert not names & {"spawn", "library-watch"}
 
 
+def test_a_second_ctrl_c_does_not_stop_the_cleaning_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    end = leftovers.end
+
+    def end_and_be_stopped(*arguments: Any) -> list[str]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return end(*arguments)
+
+    def interrupt(pid: int) -> None:
+        pids.append(pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(leftovers, "end", end_and_be_stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, python(FOREVER), started=interrupt)
+    assert is_gone(pids[0])
+
+
+def test_where_threads_may_run_is_seen_from_outside(tmp_path: Path) -> None:
+    assert run(tmp_path, python("")).libraries.allowed_cores == list(here().cores)
+
+
+def test_what_stops_it_before_there_is_a_process_is_told_as_it_was(tmp_path: Path) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    child = Child(python(FOREVER), child_environment(), here(), 60, os.urandom(8).hex(), tmp_path / "run")
+    with pytest.raises(OSError, match="No space left"):
+        run_child(child, ScriptedMonitors(), starting=full)
+
+
 def test_a_long_error_output_keeps_its_end(tmp_path: Path) -> None:
     outcome = run(tmp_path, python("import sys; sys.stderr.write('x' * 100000 + 'end\\n'); sys.exit(1)"))
     assert outcome.stderr_tail is not None

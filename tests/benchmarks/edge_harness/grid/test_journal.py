@@ -22,6 +22,7 @@ def header(**changes: Any) -> Header:
         "cores": [0, 1],
         "metric": "m",
         "build": "commit 1",
+        "programs_sha256": "c" * 64,
         "load_before": Load(
             time_utc="2026-01-01T00:00:00+00:00", load_average=[0, 0, 0], available_bytes=1, busy_cores=None
         ),
@@ -104,6 +105,11 @@ def test_the_whole_line_without_its_end_is_dropped_too(path: Path) -> None:
         ({"passes": 4}, "was begun with passes 3, found 4 now"),
         ({"metric": "n"}, "was begun with metric m, found n now"),
         ({"spec_sha256": "b" * 64}, "was begun with spec digest aaaaaaaaaaaa, found bbbbbbbbbbbb now"),
+        ({"build": "commit 2"}, "was begun with build commit 1, found commit 2 now"),
+        (
+            {"programs_sha256": "d" * 64},
+            "was begun with programs digest cccccccccccc, found dddddddddddd now",
+        ),
     ],
 )
 def test_another_grid_is_refused(path: Path, changes: dict[str, Any], expected: str) -> None:
@@ -114,8 +120,15 @@ def test_another_grid_is_refused(path: Path, changes: dict[str, Any], expected: 
     assert path.read_bytes() == before
 
 
-def test_a_build_that_changed_and_a_later_load_do_not_make_another_grid(path: Path) -> None:
-    journal, recorded = Journal.resume(path, header(build="commit 2", notes=["busy"]))
+def test_a_refused_grid_can_be_resumed_rightly(path: Path) -> None:
+    """Nothing keeps the lock."""
+    with pytest.raises(OmniError):
+        Journal.resume(path, header(passes=4))
+    Journal.resume(path, header())[0].close()
+
+
+def test_later_notes_do_not_make_another_grid(path: Path) -> None:
+    journal, recorded = Journal.resume(path, header(notes=["busy"]))
     journal.close()
     assert recorded.header == header()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.edge_harness.grid import output as module
 from benchmarks.edge_harness.grid.output import parse_output, read_output
 
 
@@ -49,7 +50,42 @@ def test_an_output_without_an_object(text: str) -> None:
 def test_an_object_that_is_cut_off_is_not_replaced_by_an_earlier_or_inner_one(tail: str) -> None:
     output = parse_output('{"tg_tps": 3}\n' + tail)
     assert output.problem == "the last JSON object on standard output is cut off"
+    assert output.cut_off
     assert output.metrics == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # What is indented further than a malformed object may be a part of it.
+        ('{"tg_tps": 3}\n{\n  "a": 1,,\n  "list": [\n    {"tg_tps": 4}\n  ]\n}\n', 3.0),
+        ('{\n "a": 1,,\n "b":\n {"tg_tps": 4}\n}\n', None),
+        ('{\n "a": 1,,\n "b":\n {"tg_tps": 4}\n}\n{"tg_tps": 5}\n', 5.0),
+    ],
+)
+def test_an_inner_object_of_a_malformed_one_is_not_taken(text: str, found: float | None) -> None:
+    output = parse_output(text)
+    assert output.metrics.get("tg_tps") == found
+    assert (output.problem is None) is (found is not None)
+
+
+def test_many_malformed_lines_take_no_time_that_grows_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one attempt has read is not read again by the next."""
+    attempts = []
+    decode = module._decode
+    monkeypatch.setattr(module, "_decode", lambda text, begin: attempts.append(begin) or decode(text, begin))
+    lines = '{"a": [\n' * 300
+    assert parse_output(lines + "oops\n").problem is not None
+    assert len(attempts) == 1
+
+
+def test_bookkeeping_is_no_metric() -> None:
+    text = '{"tg_tps": 1, "threads": 4, "warm_up_rounds": 3, "cold_ready_s": 9.5, "first_token_s": 1}'
+    output = parse_output(text)
+    assert output.metrics == {"tg_tps": 1.0}
+    assert output.reported["cold_ready_s"] == 9.5
 
 
 def test_metrics_are_finite_numbers_at_the_top() -> None:

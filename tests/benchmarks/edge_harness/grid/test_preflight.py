@@ -17,8 +17,11 @@ def window(*foreign: float, steal: float = 0.0, processes: tuple = ()) -> Occupa
     [
         ([window(0.0, 0.0), window(0.0, 0.0)], False),
         ([window(0.04, 0.04), window(0.04, 0.04)], False),
-        # A transient: each core was quiet in one of the windows.
-        ([window(1.0, 0.0), window(0.0, 1.0)], False),
+        # A transient: the second window was quiet.
+        ([window(1.0, 1.0), window(0.0, 0.0)], False),
+        ([window(0.0, 0.0), window(1.0, 0.0)], False),
+        # One process that wanders: each core was quiet in one window, and the cores in none.
+        ([window(1.0, 0.0), window(0.0, 1.0)], True),
         # One straggler among many.
         ([window(0.9, *[0.0] * 23)] * 2, True),
         ([window(0.2, *[0.0] * 23)] * 2, False),
@@ -36,6 +39,13 @@ def test_the_sentence_names_process_core_and_share() -> None:
     processes = ((12, "python", 1, 0.96), (9, "sshd", 1, 0.01), (4, "cc1", 0, 0.03))
     found = preflight.judge([window(0.03, 0.97, steal=0.02, processes=processes)] * 2)
     assert found.sentence == "core 1 is 99 % busy (python (pid 12) 96 %, the hypervisor 2 %)"
+
+
+def test_what_wanders_is_named_too() -> None:
+    windows = [window(1.0, 0.0), window(0.0, 1.0, processes=((12, "python", 1, 0.97),))]
+    assert (
+        preflight.judge(windows).sentence == "the cores are 50 % busy, each at times (python (pid 12) 97 %)"
+    )
 
 
 def test_short_lived_processes_have_no_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.edge_harness.grid import runner
+from benchmarks.edge_harness.grid.assemble import published
 from benchmarks.edge_harness.grid.child import Outcome
 from benchmarks.edge_harness.grid.journal import Entry, Journal
 from benchmarks.edge_harness.grid.monitors import CoresSeen, MemorySeen
@@ -78,7 +80,7 @@ def test_runs_are_made_in_order_with_pauses_between(tmp_path: Path) -> None:
     log, pauses = Log(), []
     arms = dict.fromkeys("ABC", "print('{\"m\": 1}')")
     made = grid(tmp_path, plan(tmp_path, arms, passes=2, settle_s=1.5), progress=log, pauses=pauses)
-    order = ["1A", "1B", "1C", "2C", "2B", "2A"]
+    order = ["1A", "1B", "1C", "2A", "2C", "2B"]
     assert log.started == order
     assert [f"{found.run.pass_no}{found.run.tag}" for found in made] == order
     assert [found.run.position for found in made] == [1, 2, 3, 1, 2, 3]
@@ -189,14 +191,73 @@ def test_memory_over_time_is_thinned_and_keeps_its_peak() -> None:
         (CoresSeen(steal=0.05, foreign=0.05), False),
         (CoresSeen(steal=0.051), True),
         (CoresSeen(foreign=0.051), True),
-        (CoresSeen(throttled_s=0.06), True),
-        (CoresSeen(throttled_s=0.04), False),
+        # One of 24 cores, wholly.
+        (CoresSeen(foreign=1 / 24, worst_core=1.0), True),
+        (CoresSeen(foreign=0.02, worst_core=0.25), False),
+        # Of the four seconds of two cores.
+        (CoresSeen(throttled_s=0.21), True),
+        (CoresSeen(throttled_s=0.19), False),
     ],
 )
 def test_disturbed_runs_are_marked(seen: CoresSeen, marked: bool) -> None:
-    found = runner._disturbance(outcome(cores=seen))
+    found = runner._disturbance(outcome(cores=seen, wall_s=2.0), cores=2)
     assert found is not None
     assert found.marked is marked
+
+
+@pytest.mark.parametrize(("wall_s", "marked"), [(0.1, False), (1.0, True)])
+def test_a_tick_of_the_clock_does_not_mark_a_short_run(wall_s: float, marked: bool) -> None:
+    found = runner._disturbance(outcome(cores=CoresSeen(foreign=0.1, worst_core=0.3), wall_s=wall_s), cores=1)
+    assert found is not None
+    assert found.marked is marked
+
+
+def test_a_report_that_is_cut_off_fails_whatever_was_sampled(tmp_path: Path) -> None:
+    made = grid(tmp_path, plan(tmp_path, {"a": "print('{\"m\": 1', end='')"}, metric="sampled.wall_s"))
+    assert (made[0].run.status, made[0].run.reason) == (
+        "failed",
+        "the last JSON object on standard output is cut off",
+    )
+
+
+def test_a_program_that_leaves_its_cores_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = here().cores[0]
+    monkeypatch.setattr(
+        "benchmarks.edge_harness.grid.library_watch.affinity_of", lambda pid: ({first, first + 1}, 1)
+    )
+    made = grid(tmp_path, plan(tmp_path, {"a": "print('{\"m\": 1}')"}))
+    assert made[0].seen.allowed_cores == [first, first + 1]
+    assert made[0].run.status == "invalid"
+    assert made[0].run.reason == (
+        f"a thread could run on cores {first + 1}, outside --cores {first}: nothing was watched there"
+    )
+
+
+def test_a_run_is_on_record_before_it_has_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def killed(child: Any, monitors: Any, started: Any, starting: Any) -> Outcome:
+        starting()
+        seen.append((tmp_path / "journal").read_text())
+        raise SystemExit(1)
+
+    monkeypatch.setattr(runner, "run_child", killed)
+    with pytest.raises(Interrupted):
+        grid(tmp_path, plan(tmp_path, {"a": ""}))
+    last = json.loads(seen[0].splitlines()[-1])["started"]
+    assert (last["tag"], last["pid"], len(last["token"])) == ("a", None, 32)
+
+
+def test_the_programs_digest_knows_folders_that_a_published_spec_hides(tmp_path: Path) -> None:
+    def digest(model: str) -> str:
+        return plan(tmp_path, {"a": {"command": ["true"], "model": model}}).programs_sha256
+
+    one, other = ("/".join(("", "home", name, "m")) for name in ("x", "y"))
+    assert published(plan(tmp_path, {"a": {"command": ["true"], "model": one}}).spec) == published(
+        plan(tmp_path, {"a": {"command": ["true"], "model": other}}).spec
+    )
+    assert digest(one) == digest(one)
+    assert digest(one) != digest(other)
 
 
 def test_what_ran_instead_of_what_was_declared_is_invalid(tmp_path: Path) -> None:

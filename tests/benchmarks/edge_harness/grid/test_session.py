@@ -18,9 +18,11 @@ from benchmarks.edge_harness.artifact.file import read
 from benchmarks.edge_harness.artifact.schema import Artifact, Peer
 from benchmarks.edge_harness.artifact.verification import verify
 from benchmarks.edge_harness.cli.app import main
-from benchmarks.edge_harness.grid import leftovers, session
+from benchmarks.edge_harness.grid import assemble, leftovers, session
+from benchmarks.edge_harness.grid.host_lock import HostLock
 from benchmarks.edge_harness.grid.journal import Journal, Started, journal_path
 from benchmarks.edge_harness.grid.monitors import MemorySeen
+from benchmarks.edge_harness.grid.recomputation import contradictions
 from benchmarks.edge_harness.spec import Arm
 from tests.benchmarks.edge_harness.grid.scripted import COMPILES, ScriptedMonitors, here, python
 from vllm_omni import monitor
@@ -31,9 +33,14 @@ CORE = str(here().cores[0])
 
 
 @pytest.fixture(autouse=True)
-def monitors(monkeypatch: pytest.MonkeyPatch) -> ScriptedMonitors:
-    """Nobody else is on the cores, however busy this machine is."""
+def monitors(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> ScriptedMonitors:
+    """Nobody else is on the cores, however busy this machine is; no other grid runs, the sources stay as they
+    are, and a core is left for the harness."""
     scripted = ScriptedMonitors()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+    monkeypatch.setattr(session, "build_text", lambda: "commit 1")
+    for module in (session, assemble):
+        monkeypatch.setattr(module, "is_watched_apart", lambda plan: True)
     monkeypatch.setattr(session, "NativeMonitors", lambda: scripted)
     seen = SimpleNamespace(cores={int(CORE): SimpleNamespace(foreign=0.0)}, processes=[])
     monkeypatch.setattr(monitor, "occupancy", lambda *args, **options: seen)
@@ -88,8 +95,9 @@ def test_a_grid_becomes_a_valid_artifact(bench: Bench) -> None:
     bench.spec({tag: f"print('{{\"m\": {figure}}}')" for tag, figure in figures.items()}, title="three")
     assert bench.run("--passes", "4") == 0
     artifact = bench.artifact
-    assert [verdict.state for verdict in verify([bench.out])] == ["valid"]
+    assert [verdict.state for verdict in verify([bench.out], contradictions)] == ["valid"]
     assert (artifact.complete, artifact.exit_code, artifact.title) == (True, 0, "three")
+    assert all(arm.allowed_cores == [int(CORE)] for arm in artifact.arms)
     assert len(artifact.runs) == 12
     assert [(row.tag, row.n, row.median) for row in artifact.summaries if row.metric == "m"] == [
         ("a", 4, 100),
@@ -119,6 +127,7 @@ def test_the_control_is_the_first_arm_once_more(bench: Bench) -> None:
     assert artifact.arms[0].command == artifact.arms[2].command
     assert [floor.metric for floor in artifact.noise_floor if floor.metric == "m"] == ["m"]
     assert "noise floor of m" in bench.stderr
+    assert [verdict.why for verdict in verify([bench.out], contradictions)] == [artifact.title]
 
 
 def test_an_arm_without_a_run_that_counts_makes_the_exit_code_one(bench: Bench) -> None:
@@ -126,7 +135,7 @@ def test_an_arm_without_a_run_that_counts_makes_the_exit_code_one(bench: Bench) 
     assert bench.run("--passes", "2") == 1
     artifact = bench.artifact
     assert (artifact.complete, artifact.exit_code) == (True, 1)
-    assert [run.status for run in artifact.runs] == ["ok", "failed", "failed", "ok"]
+    assert [run.status for run in artifact.runs] == ["ok", "failed", "ok", "failed"]
     assert "b: 2 of 2 runs do not count; each has its reason" in artifact.notes
     assert "exit code 4" in bench.stderr
     assert [verdict.state for verdict in verify([bench.out])] == ["valid"]
@@ -147,12 +156,20 @@ def test_one_failure_of_several_does_not(bench: Bench) -> None:
     assert bench.run("--passes", "2") == 0
 
 
+def test_a_check_without_a_band_is_refused_before_anything_runs(bench: Bench) -> None:
+    bench.spec({"a": PRINT_ONE})
+    check = bench.folder / "expected.json"
+    check.write_text(json.dumps({"arms": {"a": {"m": 1.0}}}))
+    assert bench.run("--check", str(check)) == 2
+    assert "expected a band in bands_pct" in bench.stderr
+
+
 @pytest.mark.parametrize(("expected", "code"), [(1.0, 0), (2.0, 1)])
 def test_a_regression_makes_the_exit_code_one(bench: Bench, expected: float, code: int) -> None:
     bench.spec({"a": PRINT_ONE})
     check = bench.folder / "expected.json"
     check.write_text(json.dumps({"arms": {"a": {"m": expected}}, "bands_pct": {"m": 5}}))
-    assert bench.run("--check", str(check)) == code
+    assert bench.run("--check", str(check), "--passes", "3") == code
     assert [row.status for row in bench.artifact.checks if row.metric == "m"] == [
         "regression" if code else "ok"
     ]
@@ -189,6 +206,50 @@ def test_what_an_arm_says_of_itself_is_its_provenance(bench: Bench) -> None:
     assert a.peer.model_dump() == peer
     assert a.kernels == {"gemv_q4": 30}
     assert (b.model, b.peer, b.kernels) == (None, None, None)
+
+
+def test_runs_that_contradict_each_other_are_noted_and_not_compared(bench: Bench) -> None:
+    """And one that does not count has no say in what the arm is."""
+    said = 'print(\'{"m": 1, "kernels": {"k": %d}}\' % (count > 2))'
+    invalid = 'print(\'{"m": 1, "kernels": {"other": 1}, "verification": 3}\') if count == 4 else '
+    bench.spec({"a": PRINT_ONE, "b": counting(bench.folder) + "\n" + invalid + said})
+    assert bench.run("--passes", "4") == 0
+    artifact = bench.artifact
+    assert [run.status for run in artifact.runs if run.tag == "b"] == ["ok", "ok", "ok", "invalid"]
+    assert artifact.arms[1].kernels == {"k": 1}
+    assert "b: not comparable: its runs differ in kernels" in artifact.notes
+
+
+def test_a_title_and_phases_name_no_folder_either(bench: Bench) -> None:
+    folder = "/".join(("", "gpfs", "home", "somebody", "x"))
+    said = json.dumps({"m": 1, "phases": [{"t_s": 1, "name": folder}]})
+    bench.spec({"a": f"print({said!r})"}, title=f"on {folder}")
+    assert bench.run() == 0
+    assert "somebody" not in bench.out.read_text()
+    assert [verdict.state for verdict in verify([bench.out], contradictions)] == ["valid"]
+
+
+def test_another_grid_of_the_user_is_named(bench: Bench) -> None:
+    bench.spec({"a": PRINT_ONE})
+    with HostLock(Path("other.json")):
+        assert bench.run() == 2
+        holder = f"process {os.getpid()}, --out {Path('other.json').resolve()}"
+        assert bench.stderr.startswith(f"error: another grid runs on this machine ({holder}): expected none")
+        assert len(bench.stderr.splitlines()) == 1
+        assert bench.run("--allow-busy") == 0
+    assert bench.artifact.notes[0].startswith("begun while another grid ran on this machine (process ")
+
+
+def test_cores_that_leave_none_for_the_harness_are_noted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (session, assemble):
+        monkeypatch.setattr(module, "is_watched_apart", lambda plan: False)
+    bench.spec({"a": PRINT_ONE})
+    assert bench.run() == 0
+    assert bench.artifact.notes == ["watched from the same cores"]
+    assert "warning: watched from the same cores" in bench.stderr
+    assert "watched from the same cores" in (bench.artifact.provenance.thread_set.note or "")
 
 
 class TwoAdapters:
@@ -294,6 +355,9 @@ BAD: dict[str, tuple[Callable[[Bench], object], list[str], str]] = {
     "secret": (
         lambda b: b.spec({"a": {"command": ["x"], "env": {"HF_TOKEN": "s"}}}), [], "env HF_TOKEN: expected",
     ),
+    "another secret": (
+        lambda b: b.spec({"a": {"command": ["x"], "env": {"DB_PWD": "s"}}}), [], "env DB_PWD: expected",
+    ),
     "control": (
         lambda b: b.spec({"a": PRINT_ONE, "a-control": PRINT_ONE}), ["--control"], "--control: ",
     ),
@@ -360,16 +424,38 @@ def test_a_lost_work_folder_makes_the_next_run_cold(bench: Bench) -> None:
     assert [run.cold_cache for run in bench.artifact.runs] == [True, False, True, False]
 
 
-def test_a_build_that_changed_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_build_does_not_go_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(bench)
-    monkeypatch.setattr(session, "_build", lambda: "commit other")
-    assert bench.run("--passes", "4", "--resume") == 0
-    assert len(bench.artifact.notes) == 1
-    assert bench.artifact.notes[0].endswith(", then commit other")
+    before = bench.out.read_bytes()
+    monkeypatch.setattr(session, "build_text", lambda: "commit 2")
+    assert bench.run("--passes", "4", "--resume") == 2
+    assert "was begun with build commit 1, found commit 2 now" in bench.stderr
+    assert len(bench.stderr.splitlines()) == 1
+    assert bench.out.read_bytes() == before
+
+
+def test_a_build_that_changes_meanwhile_refuses_every_comparison(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = iter(["commit 1", "commit 2"])
+    monkeypatch.setattr(session, "build_text", lambda: next(builds))
+    bench.spec({"a": PRINT_ONE, "b": "print('{\"m\": 2}')"})
+    assert bench.run("--passes", "3") == 0
+    artifact = bench.artifact
+    why = "the build changed between the first run and the last: commit 1, then commit 2"
+    assert artifact.complete
+    assert artifact.notes[0] == f"nothing is compared: {why}"
+    assert {row.sentence for row in artifact.comparisons if row.metric == "m"} == {
+        f"not comparable because {why}"
+    }
+    assert all(row.verdict == "not_comparable" for row in artifact.comparisons)
+    assert [verdict.state for verdict in verify([bench.out], contradictions)] == ["valid"]
 
 
 @pytest.mark.parametrize("known_by", ["pid", "token"])
-def test_what_a_kill_left_running_is_ended_on_resume(bench: Bench, known_by: str) -> None:
+def test_what_a_kill_left_running_is_ended_on_resume(
+    bench: Bench, monitors: ScriptedMonitors, monkeypatch: pytest.MonkeyPatch, known_by: str
+) -> None:
     interrupted(bench)
     token = os.urandom(8).hex()
     own_token = token if known_by == "token" else "no"
@@ -387,12 +473,22 @@ def test_what_a_kill_left_running_is_ended_on_resume(bench: Bench, known_by: str
                 tag="a",
                 pass_no=3,
                 token=token,
-                pid=child.pid,
+                pid=child.pid if known_by == "pid" else None,
                 # Another process of this number must not be taken for it.
                 start_ticks=ticks if known_by == "pid" else ticks - 1,
             )
             Journal(path, file).started(started)
+        # Nobody looks at the cores before that.
+        alive: list[int | None] = []
+        occupancy = monitors.occupancy
+
+        def look(*arguments: Any) -> Any:
+            alive.append(child.poll())
+            return occupancy(*arguments)
+
+        monkeypatch.setattr(monitors, "occupancy", look)
         assert bench.run("--passes", "4", "--resume") == 0
+        assert None not in alive
         assert child.wait(timeout=60) in (-signal.SIGTERM, -signal.SIGKILL)
     finally:
         if child.poll() is None:

@@ -146,6 +146,17 @@ def test_arguments_hold_exactly_the_sequences(tmp_path: Path) -> None:
     assert arguments["enable_prefix_caching"] is False
 
 
+@pytest.mark.parametrize(
+    ("extra", "token_bytes"), [({"kv_cache_dtype": "fp8"}, 192), ({"dtype": "float32"}, 768)]
+)
+def test_the_cache_holds_the_sequences_in_its_own_type(
+    tmp_path: Path, extra: dict[str, str], token_bytes: int
+) -> None:
+    model = folder(tmp_path / "m", ["model.layers.0.q_proj.weight"], max_position_embeddings=4096)
+    arguments = engine_arguments(model, 1000, 2, extra)
+    assert arguments["kv_cache_memory_bytes"] == 18 * 128 * token_bytes
+
+
 def test_arguments_of_the_caller_win(tmp_path: Path) -> None:
     model = folder(tmp_path / "m", ["model.layers.0.q_proj.weight"], max_position_embeddings=4096)
     extra = {"kv_cache_memory_bytes": 1 << 30, "enable_prefix_caching": True, "max_num_batched_tokens": 64}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from benchmarks.edge_harness.measure.ledger import (
+    RESIDUAL,
     TENSOR_ROLES,
     Entry,
     Snapshot,
@@ -17,10 +18,12 @@ from benchmarks.edge_harness.measure.ledger import (
     largest_mappings,
     ledger_record,
     rest_note,
+    section_ranges,
     tensor_entries,
 )
 from benchmarks.edge_harness.measure.malloc_stats import MallocStats
 from benchmarks.edge_harness.measure.page_residency import PAGE_BYTES, Pagemap
+from vllm_omni.layout import HEADER_BYTES, Segment
 
 MB = 1_000_000
 PRESENT, OF_FILE = 1 << 63, 1 << 61
@@ -36,7 +39,7 @@ def test_growth_since_the_import_is_split_by_who_holds_it() -> None:
             "libraries loaded since": 4,
             "Python objects": 30,
             # 80 in the heaps and 80 mapped, 60 of it tensors.
-            "other native allocations": 100,
+            RESIDUAL: 100,
         }
     )
 
@@ -69,6 +72,25 @@ def test_the_rest_is_shown() -> None:
     assert record["unattributed_share"] == pytest.approx(0.14)
     # Mapped pages are no part of the sum.
     assert record["mapped_mb"] == 99
+
+
+def test_what_has_no_owner_is_shown_and_explains_nothing() -> None:
+    record = ledger_record([Entry("imports", 300.0), Entry(RESIDUAL, 40.0)], 400 * MB)
+    assert record["unattributed_mb"] == pytest.approx(60)
+    assert record["unattributed_share"] == pytest.approx(0.15)
+    assert record["unattributed_with_residual_mb"] == pytest.approx(100)
+    assert record["unattributed_share_with_residual"] == pytest.approx(0.25)
+
+
+def test_the_scales_of_a_packed_tensor_are_apart() -> None:
+    first = Segment(n=32, k=64, bits=4, group_size=32, scale_type="f16", zero_kind="u8", permuted=True)
+    second = replace(first, zero_kind="none", permuted=False, offset_bytes=first.nbytes)
+    codes, scales = section_ranges([first, second])
+    # A header, then half a byte for each of 32 x 64.
+    assert codes == [(0, HEADER_BYTES + 1024), (first.nbytes, HEADER_BYTES + 1024)]
+    # 64 scales of 2 bytes, 64 zeros, 64 columns of 4 bytes; then the scales alone.
+    assert scales == [(HEADER_BYTES + 1024, 128 + 64 + 256), (first.nbytes + HEADER_BYTES + 1024, 128)]
+    assert sum(size for _, size in codes + scales) == first.nbytes + second.nbytes
 
 
 def test_tensors_count_by_their_resident_pages() -> None:

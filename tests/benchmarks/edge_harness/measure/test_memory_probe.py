@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.edge_harness.artifact.file import read
 from benchmarks.edge_harness.cli import app as bench
+from benchmarks.edge_harness.measure import memory_child
 from benchmarks.edge_harness.measure.memory_probe import is_same, probe_command, probe_pid
 from vllm_omni import monitor
 from vllm_omni.errors import OmniError
@@ -122,6 +124,39 @@ def test_a_program_goes_through_its_phases() -> None:
 def test_a_program_that_fails_is_one_line(program: str, message: str) -> None:
     with pytest.raises(OmniError, match=message):
         probe_command([sys.executable, "-c", program], on_phase=lambda name: None)
+
+
+def test_a_program_that_ends_at_a_phase_is_one_line() -> None:
+    # It announces a phase, closes its standard input and fails: the answer has no reader.
+    program = (
+        'import os, sys; os.close(0); print(\'{"phase": "before import"}\', flush=True); '
+        "sys.exit('error: model: expected a folder')"
+    )
+    with pytest.raises(OmniError, match="exit code 1: model: expected a folder"):
+        probe_command([sys.executable, "-c", program], on_phase=lambda name: time.sleep(0.01))
+
+
+def test_a_program_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(OmniError, match="no-such-program: No such file"):
+        probe_command(["no-such-program"], on_phase=lambda name: None)
+
+
+def test_a_program_that_prints_something_else_is_one_line() -> None:
+    with pytest.raises(OmniError, match="expected a phase or a record, found 'hello"):
+        probe_command([sys.executable, "-c", "print('hello')"], on_phase=lambda name: None)
+
+
+def test_a_program_that_does_not_end_is_ended() -> None:
+    with pytest.raises(OmniError, match=r"not finished in 0\.2 s"):
+        probe_command([sys.executable, "-c", "input()"], on_phase=lambda name: None, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_a_context_without_room_for_a_prompt_is_one_line(
+    tokens: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert memory_child.main(["--model", "x", "--context-len", str(tokens)]) == 2
+    assert f"--context-len {tokens}: expected 0, for none, or more than 2" in capsys.readouterr().err
 
 
 def test_the_command_watches_a_process_and_writes_an_artifact(holder, tmp_path: Path) -> None:

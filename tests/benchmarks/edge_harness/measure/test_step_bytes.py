@@ -57,6 +57,25 @@ def test_keys_and_values_count_per_sequence_and_token(tmp_path: Path) -> None:
     assert found.read_bytes(10, batch=4) == LAYER_BYTES + 4 * 10 * 384
 
 
+@pytest.mark.parametrize(
+    ("options", "element_bytes"),
+    [({}, 2), ({"kv_cache_dtype": "auto"}, 2), ({"kv_cache_dtype": "fp8_e5m2"}, 1), ({"dtype": "half"}, 2)],
+)
+def test_the_cache_has_the_type_that_was_asked_for(
+    tmp_path: Path, options: dict[str, str], element_bytes: int
+) -> None:
+    found = step_bytes(folder(tmp_path / "m", ["model.layers.0.q_proj.weight"]), options)
+    assert found.kv_bytes_per_token == 192 * element_bytes
+    assert found.weight_bytes == LAYER_BYTES
+
+
+def test_weights_that_are_converted_have_no_figure(tmp_path: Path) -> None:
+    found = step_bytes(folder(tmp_path / "m", ["model.layers.0.q_proj.weight"]), {"dtype": "float32"})
+    assert found.weight_bytes is None
+    assert found.kv_bytes_per_token == 192 * 4
+    assert "dtype float32" in (found.why or "")
+
+
 def test_a_mixture_of_experts_has_no_figure(tmp_path: Path) -> None:
     found = step_bytes(folder(tmp_path / "m", ["model.layers.0.q_proj.weight"], num_local_experts=8))
     assert found.weight_bytes is None

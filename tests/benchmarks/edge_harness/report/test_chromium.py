@@ -118,7 +118,7 @@ def test_cells_without_a_figure_stay_last(browser: Chromium, tmp_path: Path) -> 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_window_is_filled_and_none_overflows(
-    browser: Chromium, report: Path, tmp_path: Path, width: int, dark: bool
+    browser: Chromium, report: Path, width: int, dark: bool
 ) -> None:
     page = browser.open(report, width, 844, dark)
     page.evaluate("document.querySelectorAll('details').forEach(panel => { panel.open = true; })")
@@ -130,8 +130,6 @@ def test_every_window_is_filled_and_none_overflows(
         "e.getClientRects().length).map(e => parseFloat(getComputedStyle(e).fontSize)))"
     )
     assert smallest >= 9
-    page.screenshot(tmp_path / "shot.png")
-    assert (tmp_path / "shot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_text_stands_out_from_its_ground(browser: Chromium, report: Path) -> None:
@@ -177,6 +175,23 @@ def test_every_run_is_a_mark_and_every_pair_too(desktop: Page) -> None:
     assert desktop.evaluate(f"{card}.querySelectorAll('.ratios .run').length") == 14
     assert desktop.evaluate(f"{card}.querySelectorAll('.strips .disturbed').length") == 1
     assert desktop.evaluate(f"{card}.querySelectorAll('.interval').length") == 2
+
+
+def test_a_probe_shows_its_samples_and_its_memory(desktop: Page) -> None:
+    card = "document.querySelector('#a3 .card.named')"
+    assert desktop.evaluate(f"{card}.querySelectorAll('.strips .run').length") == 1
+    assert desktop.evaluate(f"{card}.querySelectorAll('.strips .raw').length") == 3
+    memory = "document.querySelector('#a3 .memory-section')"
+    assert desktop.evaluate(f"{memory}.querySelectorAll('polyline').length") == 2
+    assert desktop.evaluate(f"{memory}.querySelectorAll('.phase-dot').length") == 4
+    # The course is drawn within its frame.
+    frame, line = (
+        desktop.evaluate(
+            f"(() => {{ const r = {one}.getBoundingClientRect(); return [r.top, r.bottom]; }})()"
+        )
+        for one in (f"{memory}.querySelector('.memory svg')", f"{memory}.querySelector('polyline')")
+    )
+    assert frame[0] <= line[0] < line[1] <= frame[1]
 
 
 def test_provenance_opens_at_a_click(browser: Chromium, report: Path) -> None:

@@ -14,12 +14,20 @@ from tests.benchmarks.edge_harness import artifact_builder as build
 from vllm_omni.errors import OmniError
 
 
-def test_folders_are_searched_and_other_json_is_passed_over(tmp_path: Path) -> None:
+def test_folders_are_searched_and_what_is_passed_over_is_said(tmp_path: Path) -> None:
     write_new(tmp_path / "suite" / "b.json", build.probe())
     write_new(tmp_path / "a.json", build.probe())
     (tmp_path / "expectations.json").write_text('{"arms": {}}')
     (tmp_path / "broken.json").write_text("{")
-    assert [source.name for source in load([tmp_path])] == ["a.json", "suite/b.json"]
+    (tmp_path / "next.json").write_text('{"format": "edge-harness/2"}')
+    found = [(source.name, source.problem) for source in load([tmp_path])]
+    assert found[:2] == [("a.json", None), ("suite/b.json", None)]
+    assert found[2][0] == "broken.json"
+    assert (found[2][1] or "").startswith("expected JSON: ")
+    assert found[3:] == [
+        ("expectations.json", f"expected a result of format {FORMAT}, found no format"),
+        ("next.json", f"expected a result of format {FORMAT}, found edge-harness/2"),
+    ]
 
 
 def test_a_file_that_is_named_twice_is_shown_once(tmp_path: Path) -> None:
@@ -46,6 +54,9 @@ def test_nothing_is_an_error(tmp_path: Path) -> None:
         load([tmp_path])
     with pytest.raises(OmniError, match="found nothing"):
         load([tmp_path / "nowhere"])
+    (tmp_path / "cut.json").write_text('{"format": ')
+    with pytest.raises(OmniError, match=r"found none; cut\.json: expected JSON: "):
+        load([tmp_path])
 
 
 def test_a_retracted_file_of_another_schema_is_shown_without_figures(tmp_path: Path) -> None:

@@ -59,6 +59,14 @@ def test_a_retracted_file_without_readable_figures() -> None:
     assert "Nothing replaces it." in text
 
 
+def test_what_a_folder_passed_over_is_said_before_everything() -> None:
+    sources = [Source("a.json", build.probe(), None), Source("<b>.json", None, None, "expected JSON: cut")]
+    text = page(sources, "t")
+    assert "Not shown: &lt;b&gt;.json: expected JSON: cut" in text[: text.index("<article")]
+    assert "<nav" not in text
+    assert text.count("<article") == 1
+
+
 def test_failures_are_shown_with_what_they_wrote() -> None:
     artifact = build.grid()
     artifact.runs[-1].stderr_tail = "Traceback <module>"

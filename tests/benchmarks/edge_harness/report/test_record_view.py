@@ -26,7 +26,21 @@ def test_equal_records_are_a_table_and_others_are_not() -> None:
     assert shown.count("<tr>") == 3
     assert 'data-key="20.5"' in shown
     assert "<table" not in record_view({"rows": [{"a": 1}, {"b": 2}]})
-    assert "<table" not in record_view({"rows": [{"a": [1]}, {"a": [2]}]})
+
+
+def test_what_a_row_nests_is_in_its_cells() -> None:
+    shown = record_view(
+        {
+            "rows": [
+                {"weight": {"n": 7, "k": 8}, "ns": [5, 1, 3, 2, 4]},
+                {"weight": {"n": 9, "k": 8}, "ns": [6]},
+            ]
+        }
+    )
+    for heading in ("weight.n", "weight.k", "ns"):
+        assert f'<button type="button">{heading}<' in shown
+    assert "3 (median of 5)" in shown
+    assert 'data-key="9"' in shown
 
 
 def test_a_long_list_is_folded() -> None:

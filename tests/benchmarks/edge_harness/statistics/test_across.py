@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.edge_harness.artifact.schema import Artifact, Retraction
+from benchmarks.edge_harness.artifact.schema import Artifact, Retraction, Verification
 from benchmarks.edge_harness.statistics.across import UNPAIRED_NOTE, compare_artifacts, refusal
 from tests.benchmarks.edge_harness import artifact_builder as build
 
@@ -33,6 +33,7 @@ def machine(artifact: Artifact, **changes: object) -> None:
         (lambda b: setattr(b, "spec_sha256", "5" * 64), "the specs differ"),
         (lambda b: setattr(b, "kind", "probe"), "the kinds differ: grid and probe"),
         (lambda b: setattr(b, "runs", []), "no arm has runs in both"),
+        (lambda b: setattr(b, "complete", False), "B is incomplete: the measurement ended before its last"),
         (
             lambda b: setattr(b, "retraction", Retraction(date="2026-01-03", reason="r", superseded_by=None)),
             "B is retracted: r",
@@ -58,6 +59,59 @@ def test_probes_must_have_run_the_same_command() -> None:
     assert refusal(a, b) is None
     b.arms[0].command = ["python", "other.py"]
     assert refusal(a, b) == "the workloads differ (commands of the arms)"
+
+
+def test_tags_without_an_arm_of_their_own_are_of_the_only_model() -> None:
+    a, b = build.probe(), build.probe()
+    for artifact in (a, b):
+        artifact.runs[0].tag = "prefill"
+        artifact.arms[0].model = build.arm_provenance("x").model
+    assert not any("weights" in row.comparison.sentence for row in compare_artifacts(a, b, "A", "B"))
+    model = b.arms[0].model
+    assert model is not None
+    b.arms[0].model = model.model_copy(update={"weights_sha256": "9" * 64})
+    rows = compare_artifacts(a, b, "A", "B")
+    assert all(row.comparison.sentence == "not comparable because the weights differ" for row in rows)
+
+
+def test_a_metric_that_an_arm_has_nowhere_has_no_row() -> None:
+    a, b = build.probe(), build.probe()
+    for artifact in (a, b):
+        artifact.runs.append(build.run("process", 1, {"import_s": 2.0}))
+    rows = {(row.tag, row.metric) for row in compare_artifacts(a, b, "A", "B")}
+    assert ("process", "import_s") in rows
+    assert ("probe", "import_s") not in rows
+    assert ("process", "tg_tps") not in rows
+
+
+def test_where_a_command_keeps_its_files_is_no_part_of_the_work() -> None:
+    a, b = build.probe(), build.probe()
+    a.arms[0].command = ["a/.venv/bin/python", "-m", "start", "--cache-root", "…/one", "--threads", "1"]
+    b.arms[0].command = ["b/.venv/bin/python", "-m", "start", "--cache-root", "…/two", "--threads", "1"]
+    assert refusal(a, b) is None
+    b.arms[0].command[-1] = "2"
+    assert refusal(a, b) == "the workloads differ (commands of the arms)"
+
+
+def test_without_a_spec_its_default_tolerance_holds() -> None:
+    a, b = build.probe(), build.probe()
+    for artifact, apart in ((a, 0.0), (b, 0.04)):
+        artifact.runs = [
+            build.run(
+                "probe",
+                number,
+                {"tg_tps": 60.0 + number / 10},
+                verification=Verification(kind="logprob", value=-2.0 - apart, of="x"),
+            )
+            for number in (1, 2, 3)
+        ]
+    (row,) = compare_artifacts(a, b, "A", "B")
+    assert row.comparison.sentence == "no difference shown"
+    for run in b.runs:
+        assert run.verification is not None
+        run.verification.value = -2.06
+    (row,) = compare_artifacts(a, b, "A", "B")
+    assert "0.06 nats apart, allowed 0.05" in row.comparison.sentence
 
 
 def test_a_clear_difference_is_shown_unpaired() -> None:

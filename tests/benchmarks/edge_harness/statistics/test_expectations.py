@@ -10,7 +10,13 @@ import pytest
 
 from benchmarks.edge_harness.artifact.schema import Check
 from benchmarks.edge_harness.metrics import METRICS, Metric
-from benchmarks.edge_harness.statistics.expectations import Expectations, check, fails, read_expectations
+from benchmarks.edge_harness.statistics.expectations import (
+    Expectations,
+    check,
+    fails,
+    read_expectations,
+    require_bands,
+)
 from benchmarks.edge_harness.statistics.summary import summarize
 from tests.benchmarks.edge_harness import artifact_builder as build
 from vllm_omni.errors import OmniError
@@ -18,7 +24,8 @@ from vllm_omni.errors import OmniError
 
 def checks(metrics: dict[str, float], expected: dict[str, float], **bands: float) -> list[Check]:
     expectations = Expectations(arms={"ours": expected}, bands_pct=bands)
-    return check(expectations, summarize([build.run("ours", 1, metrics)], {}), {})
+    runs = [build.run("ours", pass_no, metrics) for pass_no in (1, 2, 3)]
+    return check(expectations, summarize(runs, {}), {})
 
 
 @pytest.mark.parametrize(
@@ -39,10 +46,33 @@ def test_higher_is_better(measured: float, status: str) -> None:
     assert found.status == status
 
 
-def test_a_metric_without_a_band_is_not_gated() -> None:
+def test_a_metric_without_a_band_is_not_gated_and_does_not_pass() -> None:
     (found,) = checks({"tg_tps": 1}, {"tg_tps": 100})
     assert (found.status, found.band_pct, found.drift_pct) == ("not_gated", None, -99)
-    assert not fails([found])
+    assert fails([found])
+
+
+def test_a_band_that_nobody_gives_is_an_error_before_anything_runs() -> None:
+    where = Path("expectations.json")
+    own = {"own": Metric("own", "", "lower", "", band_pct=2.0)}
+    # The table's own band, the spec's, the file's.
+    given = Expectations(
+        arms={"ours": {"rss_anon_tree_mb": 1, "own": 1, "tg_tps": 1}}, bands_pct={"tg_tps": 5}
+    )
+    require_bands(given, own, where)
+    with pytest.raises(OmniError) as raised:
+        require_bands(Expectations(arms={"ours": {"own": 1, "tg_tps": 1}}), own, where)
+    assert str(raised.value) == "expectations.json: arms.ours.tg_tps: expected a band in bands_pct"
+
+
+@pytest.mark.parametrize(("runs", "why"), [(1, "1 run counts, expected 3 or more"), (2, "2 runs count")])
+def test_a_median_of_few_runs_does_not_pass(runs: int, why: str) -> None:
+    few = [build.run("ours", pass_no, {"tg_tps": 100}) for pass_no in range(1, runs + 1)]
+    expectations = Expectations(arms={"ours": {"tg_tps": 100}}, bands_pct={"tg_tps": 5})
+    (found,) = check(expectations, summarize(few, {}), {})
+    assert (found.status, found.measured) == ("missing", 100)
+    assert found.why.startswith(why)
+    assert fails([found])
 
 
 def test_without_a_direction_a_change_either_way_is_a_regression() -> None:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from benchmarks.edge_harness.statistics.noise_floor import is_suspicious, noise_floor
+from benchmarks.edge_harness.statistics.noise_floor import NOTE, is_suspicious, noise_floor
+from benchmarks.edge_harness.statistics.verdict import compare
 from tests.benchmarks.edge_harness import artifact_builder as build
 
 
@@ -36,8 +37,13 @@ def test_no_floor_without_pairs_or_ratios() -> None:
     assert noise_floor(build.pairs_of("swap_tree_mb", [0, 0, 0], [0, 0, 0]), "A", "B", {}) == []
 
 
-def test_only_the_named_metrics() -> None:
+def test_every_metric_has_the_floor_of_a_named_one() -> None:
+    """Whose interval is tighter than that of the same arms' verdict among others, which the note says."""
     artifact = build.grid(control=True)
-    floors = noise_floor(artifact.runs, "stock-control", "stock", {}, ["pp_tps"])
-    assert [floor.metric for floor in floors] == ["pp_tps"]
-    assert len(artifact.noise_floor) == len(build.CENTRES)
+    floors = {floor.metric: floor for floor in artifact.noise_floor}
+    assert floors.keys() == build.CENTRES.keys()
+    among_others = compare(artifact.runs, "pp_tps", "stock-control", "stock", {}, 7, error_rate=0.01)
+    assert among_others.low is not None
+    assert among_others.high is not None
+    assert among_others.high / among_others.low > floors["pp_tps"].high / floors["pp_tps"].low
+    assert "the verdict's own interval counts, which is wider" in NOTE

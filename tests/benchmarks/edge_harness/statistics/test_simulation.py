@@ -90,13 +90,15 @@ def test_10_percent_noise_hides_3_percent() -> None:
 
 
 def test_many_arms_and_metrics_differ_in_at_most_5_of_100_grids() -> None:
-    """Thirty verdicts a grid; a grid counts as wrong when one of them is."""
+    """Thirty verdicts a grid; a grid counts as wrong when one of them is. Of 400, because 3 of 100 are to be
+    expected, and then 6 are no rarity."""
+    hundreds = 4
     metrics = ("tg_tps", "pp_tps", "ttft_ms", "itl_ms_p50", "itl_ms_p99", "step_ms", "sampled.peak_processes")
     metrics += ("ceiling_gbps", "ceiling_share", "swap_tree_mb")
     effects = {"A": 0.0, "B": 0.0, "C": 0.0, "D": 0.0}
     declared = build.spec(list(effects))
     wrong = uncorrected = 0
-    for seed in range(GRIDS):
+    for seed in range(hundreds * GRIDS):
         runs = simulate(seed, noise(0.01), effects, metrics)
         found = compare_all(runs, declared, "tg_tps")
         assert len(found) == 30
@@ -106,9 +108,9 @@ def test_many_arms_and_metrics_differ_in_at_most_5_of_100_grids() -> None:
             for name in metrics
             for tag in ("B", "C", "D")
         )
-    assert wrong <= 5
+    assert wrong <= hundreds * 5
     # Without the correction the same grids are full of differences.
-    assert uncorrected >= 20
+    assert uncorrected >= hundreds * 20
 
 
 def test_why_the_named_metric_has_a_98_percent_interval() -> None:
