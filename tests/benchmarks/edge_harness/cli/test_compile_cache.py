@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.edge_harness.cli.compile_cache import CompileCache, default_root
 
 
-def test_only_compiled_files_count(tmp_path: Path) -> None:
+def test_only_compiled_kernels_count(tmp_path: Path) -> None:
     cache = CompileCache(tmp_path)
     assert not cache.has_grown()
     (tmp_path / "modelinfos").mkdir()
@@ -15,7 +15,10 @@ def test_only_compiled_files_count(tmp_path: Path) -> None:
     assert not cache.has_grown()
     (tmp_path / "torch_compile_cache" / "graph").mkdir(parents=True)
     assert not cache.has_grown()
-    (tmp_path / "torch_compile_cache" / "graph" / "a.py").touch()
+    (tmp_path / "torch_compile_cache" / "graph" / "model").touch()
+    # Of every start, a warm one too.
+    assert not cache.has_grown()
+    (tmp_path / "torch_compile_cache" / "graph" / "a.so").touch()
     assert cache.has_grown()
     # The next program finds it.
     assert not cache.has_grown()
