@@ -42,7 +42,6 @@ def run(
 
     The output is one JSON object: the figures of each path, and the file with everything else.
     """
-    import json
     import sys
 
     from benchmarks.edge_harness.artifact.file import refuse_existing, write_new
@@ -61,6 +60,7 @@ def run(
     from benchmarks.edge_harness.fidelity.artifact import fidelity_artifact
     from benchmarks.edge_harness.fidelity.measurement import Options, measure
     from benchmarks.edge_harness.fidelity.report import PhaseProgress, result_lines
+    from benchmarks.edge_harness.measure.emit import Output
     from benchmarks.edge_harness.provenance.load import collect_load, now_utc
 
     options = Options(
@@ -73,6 +73,7 @@ def run(
         greedy=greedy,
         seed=seed,
     )
+    output = Output()
     before, started_utc = collect_load(cores), now_utc()
     with PhaseProgress() as progress:
         measured = measure(options, progress)
@@ -81,4 +82,4 @@ def run(
     for line in (*result_lines(measured), f"written to {out}"):
         print(line, file=sys.stderr)
     paths = {run.tag: run.metrics for run in result.runs}
-    print(json.dumps({"artifact": str(out), "paths": paths, "notes": result.notes}, allow_nan=False))
+    output.emit({"artifact": str(out), "paths": paths, "notes": result.notes})
