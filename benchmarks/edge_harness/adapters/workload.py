@@ -203,6 +203,10 @@ class WarmUp:
             shown.append(f"{', '.join(f'{ms:.1f}' for ms in self.ttft_ms)} ms to the first token")
         return [f"the warm-up did not hold still in {len(self.step_ms)} rounds: {'; '.join(shown)}"]
 
+    @property
+    def samples(self) -> dict[str, list[float]]:
+        return {"warm_up_step_ms": self.step_ms, "warm_up_ttft_ms": self.ttft_ms}
+
 
 def warm_up(engine: Engine, work: Work, clock: Callable[[], float] = time.perf_counter) -> WarmUp:
     """Repeat the prompt that is measured, at its depth, and some steps as they are measured."""
@@ -292,7 +296,7 @@ def measure(
         "rss_anon_after_trim_mb": phases.status["after trim"]["rss_anon"],
         "trim_mb": before_trim - phases.status["after trim"]["rss_anon"],
         "context_tokens": work.context_tokens,
-        "samples": samples | {"warm_up_step_ms": warmed.step_ms, "warm_up_ttft_ms": warmed.ttft_ms},
+        "samples": samples | warmed.samples,
         "phases": phases.marks,
         **verified,
         "workload": {name: getattr(work, name) for name in Work.names()},

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.edge_harness.artifact.schema import Disturbance, MemoryPoint
+from benchmarks.edge_harness.grid.disturbance import disturbance
 from benchmarks.edge_harness.grid.library_watch import LibraryWatch
-from benchmarks.edge_harness.grid.monitors import CoresSeen, MemorySeen, Monitors
-from benchmarks.edge_harness.grid.runner import MARK_LEAST_S, MARK_SHARE, MARK_WORST_CORE, MEMORY_POINTS
+from benchmarks.edge_harness.grid.monitors import MemorySeen, Monitors
+from benchmarks.edge_harness.grid.runner import MEMORY_POINTS
 from benchmarks.edge_harness.provenance.load import now_utc
 from benchmarks.edge_harness.provenance.probe import affinity_of
 from benchmarks.edge_harness.provenance.scrub import scrub
@@ -126,27 +127,6 @@ def environment_of(pid: int) -> dict[str, str]:
     pairs = (pair.partition("=") for pair in text.split("\0"))
     environment = {name: value for name, equals, value in pairs if equals}
     return {name: scrub(value) for name, value in settings.performance_variables(environment).items()}
-
-
-def disturbance(seen: CoresSeen, wall_s: float, cores: int) -> Disturbance | None:
-    """Of a process that ran on so many ``cores``, by the rule of a grid's runs."""
-    core_s = wall_s * cores
-    if core_s == 0:
-        return None
-    shares = (
-        (seen.steal, MARK_SHARE, core_s),
-        (seen.foreign, MARK_SHARE, core_s),
-        (seen.worst_core, MARK_WORST_CORE, wall_s),
-        (seen.throttled_s / core_s, MARK_SHARE, core_s),
-    )
-    return Disturbance(
-        steal=round(seen.steal, 5),
-        foreign=round(seen.foreign, 5),
-        foreign_processes=[scrub(name) for name in seen.processes],
-        throttled_s=round(seen.throttled_s, 6),
-        marked=any(share > limit and share * of_s >= MARK_LEAST_S for share, limit, of_s in shares),
-        worst_core_foreign=round(seen.worst_core, 5),
-    )
 
 
 def memory_points(seen: MemorySeen) -> list[MemoryPoint]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.edge_harness.artifact.schema import Disturbance, MemoryPoint, Phase, Run
+from benchmarks.edge_harness.artifact.schema import MemoryPoint, Phase, Run
 from benchmarks.edge_harness.grid.agreement import read_verification, why_invalid
 from benchmarks.edge_harness.grid.caches import CompileCaches
 from benchmarks.edge_harness.grid.child import Child, Outcome, child_environment, run_child
 from benchmarks.edge_harness.grid.cores import Placement, core_list
+from benchmarks.edge_harness.grid.disturbance import disturbance
 from benchmarks.edge_harness.grid.journal import Entry, Journal, Seen, Started
 from benchmarks.edge_harness.grid.monitors import Monitors
 from benchmarks.edge_harness.grid.order import Slot, slots
@@ -29,12 +30,6 @@ from benchmarks.edge_harness.spec import Arm, Spec
 from vllm_omni import monitor
 
 MB = 1e6
-# Share of a run's core time that others may take before the run is marked, and of a single core's: one core
-# that is held up holds up every parallel region.
-MARK_SHARE = 0.05
-MARK_WORST_CORE = 0.25
-# And at least this much time: the kernel counts in ticks of 10 ms, one of which is much of a short run.
-MARK_LEAST_S = 0.05
 # Points of memory over time that an artifact keeps of a run.
 MEMORY_POINTS = 400
 
@@ -171,7 +166,7 @@ def _run(
             metrics=metrics,
             reported=scrub_values(output.reported),
             verification=None if isinstance(verification, str) else verification,
-            disturbance=_disturbance(outcome, len(plan.placement.cores)),
+            disturbance=disturbance(outcome.cores, outcome.wall_s, len(plan.placement.cores)),
             load_before=load_before,
             load_after=load_after,
             memory=_memory(outcome),
@@ -241,29 +236,6 @@ def _sampled(outcome: Outcome) -> dict[str, float]:
     if memory.peak_processes is not None:
         found["peak_processes"] = float(memory.peak_processes)
     return {SAMPLED + name: round(value, 6) for name, value in found.items()}
-
-
-def _disturbance(outcome: Outcome, cores: int) -> Disturbance | None:
-    """Of a run on so many ``cores``. Throttling is counted over all of them, as its limit is."""
-    if outcome.wall_s == 0:
-        return None
-    seen = outcome.cores
-    core_s = outcome.wall_s * cores
-
-    def is_much(share: float, limit: float, of_s: float) -> bool:
-        return share > limit and share * of_s >= MARK_LEAST_S
-
-    return Disturbance(
-        steal=round(seen.steal, 5),
-        foreign=round(seen.foreign, 5),
-        foreign_processes=[scrub(name) for name in seen.processes],
-        throttled_s=round(seen.throttled_s, 6),
-        marked=is_much(seen.steal, MARK_SHARE, core_s)
-        or is_much(seen.foreign, MARK_SHARE, core_s)
-        or is_much(seen.worst_core, MARK_WORST_CORE, outcome.wall_s)
-        or is_much(seen.throttled_s / core_s, MARK_SHARE, core_s),
-        worst_core_foreign=round(seen.worst_core, 5),
-    )
 
 
 def _memory(outcome: Outcome) -> list[MemoryPoint]:

@@ -98,7 +98,7 @@ def print_summary(console: Console, artifact: Artifact) -> None:
                 console.print("warning: the two identical arms differ by more than chance", style="yellow")
     for check in artifact.checks:
         if check.status != "unlisted":
-            style = "red" if check.status in ("regression", "missing") else None
+            style = "red" if check.status in ("regression", "missing", "not_gated") else None
             console.print(Text(f"check {check.tag} {check.metric}: {check.status}: {check.why}", style or ""))
     cost = artifact.provenance.monitor
     if cost is not None:

@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from benchmarks.edge_harness.adapters.workload import (
     EMPTY_CACHE_NOTE,
     FIRST_TOKEN_PROMPT,
     WARM_UP_STEPS,
+    WarmUp,
     Work,
 )
 from benchmarks.edge_harness.measure.emit import Output
@@ -34,7 +34,6 @@ from benchmarks.edge_harness.measure.thread_binding import add_binding_options, 
 from benchmarks.edge_harness.measure.timing import (
     MOST_WARM_UPS,
     Repetition,
-    is_stable,
     speed_metrics,
     speed_samples,
 )
@@ -66,43 +65,6 @@ def import_engine(marks: MemoryMarks) -> float:
     seconds = time.monotonic() - start
     marks.mark("after import")
     return seconds
-
-
-@dataclass
-class WarmUp:
-    """Rounds of the measured prompt and a few steps after it, until the times that are measured hold still.
-
-    A workload whose prompt is no longer than a first token's is about decode, one of two tokens about the
-    prompt: the other time is noise there and is not waited for."""
-
-    of_prompt: bool
-    of_steps: bool
-    step_ms: list[float] = field(default_factory=list)
-    ttft_ms: list[float] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, work: Work) -> WarmUp:
-        of_steps = work.decode_tokens > 2
-        return cls(of_prompt=work.prompt_tokens > FIRST_TOKEN_PROMPT or not of_steps, of_steps=of_steps)
-
-    @property
-    def stable(self) -> bool:
-        judged = [*([self.ttft_ms] if self.of_prompt else []), *([self.step_ms] if self.of_steps else [])]
-        return all(is_stable(times) for times in judged)
-
-    @property
-    def notes(self) -> list[str]:
-        """For a record whose warm-up reached its limit."""
-        if self.stable:
-            return []
-        shown = [f"{', '.join(f'{ms:.2f}' for ms in self.step_ms)} ms a step"] if self.of_steps else []
-        if self.of_prompt:
-            shown.append(f"{', '.join(f'{ms:.1f}' for ms in self.ttft_ms)} ms to the first token")
-        return [f"the warm-up did not hold still in {len(self.step_ms)} rounds: {'; '.join(shown)}"]
-
-    @property
-    def samples(self) -> dict[str, list[float]]:
-        return {"warm_up_step_ms": self.step_ms, "warm_up_ttft_ms": self.ttft_ms}
 
 
 def warm_up(engine: InProcessEngine, work: Work) -> WarmUp:

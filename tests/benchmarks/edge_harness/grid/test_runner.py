@@ -12,6 +12,7 @@ import pytest
 from benchmarks.edge_harness.grid import runner
 from benchmarks.edge_harness.grid.assemble import published
 from benchmarks.edge_harness.grid.child import Outcome
+from benchmarks.edge_harness.grid.disturbance import disturbance
 from benchmarks.edge_harness.grid.journal import Entry, Journal
 from benchmarks.edge_harness.grid.monitors import CoresSeen, MemorySeen
 from benchmarks.edge_harness.grid.order import Slot
@@ -200,14 +201,14 @@ def test_memory_over_time_is_thinned_and_keeps_its_peak() -> None:
     ],
 )
 def test_disturbed_runs_are_marked(seen: CoresSeen, marked: bool) -> None:
-    found = runner._disturbance(outcome(cores=seen, wall_s=2.0), cores=2)
+    found = disturbance(seen, wall_s=2.0, cores=2)
     assert found is not None
     assert found.marked is marked
 
 
 @pytest.mark.parametrize(("wall_s", "marked"), [(0.1, False), (1.0, True)])
 def test_a_tick_of_the_clock_does_not_mark_a_short_run(wall_s: float, marked: bool) -> None:
-    found = runner._disturbance(outcome(cores=CoresSeen(foreign=0.1, worst_core=0.3), wall_s=wall_s), cores=1)
+    found = disturbance(CoresSeen(foreign=0.1, worst_core=0.3), wall_s=wall_s, cores=1)
     assert found is not None
     assert found.marked is marked
 
