@@ -24,7 +24,8 @@ pub struct Calls {
 }
 
 struct Slot {
-    /// `address / 4 << KERNEL_BITS | kernel`; 0 is free. Written once, so that counting needs no lock.
+    /// `address / 4 << KERNEL_BITS | kernel`; 0 is free. Written once between two resets, so that counting
+    /// needs no lock.
     key: AtomicU64,
     calls: AtomicU64,
 }
@@ -109,8 +110,9 @@ impl<const SLOTS: usize, const KERNELS: usize> CallCounts<SLOTS, KERNELS> {
         };
         for slot in &self.slots {
             let calls = slot.calls.load(Ordering::Relaxed);
-            let of_kernel = slot.key.load(Ordering::Relaxed) & ((1 << KERNEL_BITS) - 1);
-            if calls != 0 && of_kernel == kernel as u64 {
+            let key = slot.key.load(Ordering::Relaxed);
+            // A call in flight during a reset may have counted on a slot that is free by now.
+            if calls != 0 && key != 0 && key & ((1 << KERNEL_BITS) - 1) == kernel as u64 {
                 found.tensors += 1;
                 found.calls += calls;
             }
@@ -118,20 +120,23 @@ impl<const SLOTS: usize, const KERNELS: usize> CallCounts<SLOTS, KERNELS> {
         found
     }
 
-    /// Starts over. Calls that run meanwhile are counted before or after. The slots of tensors seen so far
-    /// stay taken: taking one back would lend its count to another tensor.
+    /// Starts over with an empty table. To be called while no kernel runs: a call in flight may be lost, or
+    /// count for the tensor that takes its slot next.
     pub fn reset(&self) {
-        for calls in self
-            .slots
-            .iter()
-            .map(|slot| &slot.calls)
-            .chain(&self.untracked)
-        {
+        for slot in &self.slots {
+            // A page of the table that was never written stays unbacked.
+            if slot.key.load(Ordering::Relaxed) != 0 || slot.calls.load(Ordering::Relaxed) != 0 {
+                slot.key.store(0, Ordering::Relaxed);
+                slot.calls.store(0, Ordering::Relaxed);
+            }
+        }
+        for calls in &self.untracked {
             calls.store(0, Ordering::Relaxed);
         }
+        self.used.store(0, Ordering::Relaxed);
     }
 
-    /// Pairs of kernel and tensor seen since the process started.
+    /// Pairs of kernel and tensor seen since the last reset.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -168,7 +173,7 @@ mod tests {
         assert_eq!(COUNTS.of(0), calls(0, 0, 0));
         COUNTS.count(0, &memory);
         assert_eq!(COUNTS.of(0), calls(1, 1, 0));
-        assert_eq!(COUNTS.used(), 3);
+        assert_eq!(COUNTS.used(), 1);
     }
 
     #[test]
@@ -179,9 +184,13 @@ mod tests {
             COUNTS.count(0, &memory[first..]);
         }
         assert_eq!(COUNTS.of(0), calls(8, 20, 12));
+        assert_eq!(COUNTS.used(), 8);
+        // The tensors of an earlier model take no room from those of the next one.
         COUNTS.reset();
-        COUNTS.count(0, &memory);
-        assert_eq!(COUNTS.of(0).calls, 1);
+        for first in (8..16).map(|tensor| 64 * tensor) {
+            COUNTS.count(0, &memory[first..]);
+        }
+        assert_eq!(COUNTS.of(0), calls(8, 8, 0));
     }
 
     #[test]
