@@ -128,8 +128,8 @@ def kernel_calls() -> list[KernelCalls]:
     (`vllm_omni.portable`) computes is in no row."""
 
 def reset_kernel_calls() -> None:
-    """Start counting from zero, with an empty table. To be called while no operator runs: a call in flight may
-    count for another tensor."""
+    """Start counting from zero, with an empty table. To be called while no operator runs: a call in flight
+    may count for another tensor."""
 
 def read_ceiling(memory: Buffer) -> int:
     """Read uint8 memory once, as fast as the machine can, on torch's threads: the measure of a GEMV.

@@ -133,9 +133,14 @@ def reason_to_leave_out(patch: Patch, vllm_version: str) -> str:
 
 def patches() -> tuple[Patch, ...]:
     """All patches, in the order in which they are applied."""
-    from vllm_omni.patches import distribution_version, model_loader, vocab_parallel_embedding
+    from vllm_omni.patches import distribution_version, model_loader, saved_model, vocab_parallel_embedding
 
-    return (distribution_version.PATCH, vocab_parallel_embedding.PATCH, model_loader.PATCH)
+    return (
+        distribution_version.PATCH,
+        vocab_parallel_embedding.PATCH,
+        model_loader.PATCH,
+        saved_model.PATCH,
+    )
 
 
 # What the latest `apply_patches` of each stage did in this process.

@@ -55,12 +55,13 @@ def _register(settings: Settings) -> None:
         return
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
 
-    from vllm_omni import ops
+    from vllm_omni import compile_key, ops
     from vllm_omni.patch import apply_patches
     from vllm_omni.quantization.cpu_int4 import CpuInt4Config
     from vllm_omni.quantization.options import METHOD_NAME
 
     ops.register_vllm_ops()
+    compile_key.register()
     # First the patches: should one fail, then cpu_int4 is not served without it.
     apply_patches("engine", vllm_version())
     if METHOD_NAME not in QUANTIZATION_METHODS:
