@@ -214,6 +214,7 @@ class Run(Record):
     load_after: list[float]
     memory: list[MemoryPoint]
     phases: list[Phase]
+    # Of a run that did not go well.
     stderr_tail: str | None
 
 

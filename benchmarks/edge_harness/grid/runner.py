@@ -171,7 +171,7 @@ def _run(
             load_after=load_after,
             memory=_memory(outcome),
             phases=phases(output.reported.get("phases")),
-            stderr_tail=None if outcome.stderr_tail is None else scrub(outcome.stderr_tail),
+            stderr_tail=_log_of(outcome) if status != "ok" else None,
         ),
         seen=Seen(
             allocator=outcome.libraries.allocator,
@@ -185,6 +185,10 @@ def _run(
             allowed_cores=outcome.libraries.allowed_cores,
         ),
     )
+
+
+def _log_of(outcome: Outcome) -> str | None:
+    return None if outcome.stderr_tail is None else scrub(outcome.stderr_tail)
 
 
 def judge(

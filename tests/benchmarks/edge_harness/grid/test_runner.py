@@ -90,8 +90,14 @@ def test_runs_are_made_in_order_with_pauses_between(tmp_path: Path) -> None:
 
 
 WAYS_TO_FAIL = {
-    "ok": ("print('noise'); print('{\"m\": 2, \"x\": 3}'); print('more noise')", None),
-    "crash": ("print('{\"m\": 2}'); raise SystemExit(3)", "exit code 3"),
+    "ok": (
+        "print('noise'); print('{\"m\": 2, \"x\": 3}'); import sys; print('noise', file=sys.stderr)",
+        None,
+    ),
+    "crash": (
+        "import sys; print('{\"m\": 2}'); print('why', file=sys.stderr); raise SystemExit(3)",
+        "exit code 3: why",
+    ),
     "silent": ("", "no JSON object on standard output"),
     "other": ('print(\'{"x": 3, "a": 1}\')', "no metric m in the output, which has a, x"),
     "nan": ("print('{\"m\": NaN}')", "m: expected a number, found 'NaN'"),
@@ -120,6 +126,9 @@ def test_every_way_to_fail_is_on_record_and_the_rest_goes_on(tmp_path: Path) -> 
     assert runs["ok"].reported == {"m": 2, "x": 3}
     # What a program said before it failed is kept.
     assert runs["crash"].reported == {"m": 2}
+    assert runs["crash"].stderr_tail == "why\n"
+    # Of a run that went well no log is kept.
+    assert runs["ok"].stderr_tail is None
     assert runs["absent"].metrics == {}
     assert runs["absent"].disturbance is None
     assert runs["hang"].exit_code is None
