@@ -83,7 +83,7 @@ fmt: setup ## Format Rust and Python in place
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format
 
-bench-kernels: setup ## Kernels against the measured read ceiling
+bench-kernels: setup ## Kernels against the read ceiling, and against stock vLLM's (ARGS='gemv --help')
 	$(BIN)/python -m benchmarks.kernels $(ARGS)
 
 constraints: ## Resolve tools/setup/constraints.txt anew (UPGRADE=--upgrade for newest versions)

@@ -1,5 +1,5 @@
 """``python -m benchmarks.kernels``."""
 
-from benchmarks.kernels.gemv import app
+from benchmarks.kernels.app import app
 
-app()
+app(prog_name="python -m benchmarks.kernels")

@@ -22,14 +22,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import psutil
 import torch
 import typer
 
 from benchmarks.edge_harness.artifact.file import refuse_existing, write_new
 from benchmarks.edge_harness.provenance.collect import collect_load
-from benchmarks.edge_harness.provenance.machine import last_level_cache_bytes
 from benchmarks.edge_harness.provenance.probe import probe_artifact
+from benchmarks.kernels.options import integers, names, shapes_of
+from benchmarks.kernels.rotation import buffer_bytes
 from vllm_omni import _rust, int4, ops
 from vllm_omni.activation import ACTIVATIONS
 from vllm_omni.errors import OmniError
@@ -39,9 +39,6 @@ DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "f16": torch.float16
 # Relative L2 error against float64: rounding the output to 8 bits of mantissa; int8 activations of a
 # normal distribution, scaled by the largest of 128.
 TOLERANCE = {"native": 4e-3, "int8": 2e-2, "int8_32": 2e-2}
-CACHE_MULTIPLE = 4
-MINIMUM_BUFFER_BYTES = 256 << 20
-MOST_OF_AVAILABLE_MEMORY = 0.6
 NO_BIAS = torch.empty(0)
 
 
@@ -85,23 +82,6 @@ class Measurement:
     def gb_per_s(self, times_ns: list[int]) -> float:
         """Median rate of one side."""
         return self.bytes_read / statistics.median(times_ns)
-
-
-def buffer_bytes(wanted_mib: int | None, allow_cached: bool) -> int:
-    """Bytes to rotate over. Raises :class:`OmniError` when they fit the cache, or do not fit the memory."""
-    cache = last_level_cache_bytes()
-    enough = max(MINIMUM_BUFFER_BYTES, CACHE_MULTIPLE * (cache or 0))
-    size = enough if wanted_mib is None else wanted_mib << 20
-    if size < enough and not allow_cached:
-        least = f"{-(-enough >> 20)} ({CACHE_MULTIPLE} x the last-level cache)"
-        raise OmniError(f"--buffer-mib {size >> 20}: expected at least {least}, or --allow-cached")
-    available = psutil.virtual_memory().available
-    if size > MOST_OF_AVAILABLE_MEMORY * available:
-        raise OmniError(
-            f"--buffer-mib {size >> 20}: expected at most {int(MOST_OF_AVAILABLE_MEMORY * available) >> 20}, "
-            f"{MOST_OF_AVAILABLE_MEMORY:.0%} of the available memory"
-        )
-    return size
 
 
 def allocate(size: int, mapping: str) -> torch.Tensor:
@@ -195,35 +175,6 @@ def _line(case: Case, m: Measurement) -> str:
     )
 
 
-def _integers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise OmniError(f"{option} {text}: expected integers separated by commas") from None
-
-
-def _names(text: str, option: str, known: tuple[str, ...]) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in known:
-            raise OmniError(f"{option} {name}: expected some of {','.join(known)}")
-    return names
-
-
-def _shapes(text: str) -> list[tuple[int, int]]:
-    shapes = []
-    for part in text.split(","):
-        n, _, k = part.partition("x")
-        if not (n.isdecimal() and k.isdecimal() and int(n) and int(k)):
-            raise OmniError(f"--shapes {part}: expected NxK")
-        shapes.append((int(n), int(k)))
-    return shapes
-
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command()
 def main(
     shapes: Annotated[str, typer.Option(help="Weights, NxK.")] = "4096x2048,2048x6144",
     bits: Annotated[str, typer.Option(help="4 and 8.")] = "4,8",
@@ -245,22 +196,22 @@ def main(
     try:
         if out is not None:
             refuse_existing(out)
-        _names(mapping, "--mapping", ("anonymous", "file"))
+        names(mapping, "--mapping", ("anonymous", "file"))
         weights = [
             Weight(n, k, int(b), group, zero)
             for (n, k), b, group, zero in itertools.product(
-                _shapes(shapes),
-                _names(bits, "--bits", ("4", "8")),
-                _integers(groups, "--groups"),
-                _names(zeros, "--zeros", ("none", "u8")),
+                shapes_of(shapes),
+                names(bits, "--bits", ("4", "8")),
+                integers(groups, "--groups"),
+                names(zeros, "--zeros", ("none", "u8")),
             )
         ]
         calls = [
             (cast(Dtype, d), a, t)
             for d, a, t in itertools.product(
-                _names(dtype, "--dtype", tuple(DTYPES)),
-                _names(activation, "--activation", tuple(TOLERANCE)),
-                _integers(threads, "--threads"),
+                names(dtype, "--dtype", tuple(DTYPES)),
+                names(activation, "--activation", tuple(TOLERANCE)),
+                integers(threads, "--threads"),
             )
         ]
         size = buffer_bytes(buffer_mib, allow_cached)

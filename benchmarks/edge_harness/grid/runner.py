@@ -31,7 +31,7 @@ from vllm_omni import monitor
 
 MB = 1e6
 # Points of memory over time that an artifact keeps of a run.
-MEMORY_POINTS = 400
+MEMORY_POINTS = 150
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,23 @@ def test_a_failure_leaves_nothing(tmp_path: Path, write: Any) -> None:
     assert not before or path.read_text() == "old"
 
 
+def test_an_item_of_a_list_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    content = {
+        "title": "ü\n",
+        "runs": [{"memory": [1, {"t_s": 2.5}]}, {}],
+        "notes": [],
+        "result": {"x": [1, 2]},
+    }
+    for held in (content, {}):
+        file.write_text("{}")
+        replace_json(file, held)
+        assert json.loads(file.read_text()) == held
+    replace_json(file, content)
+    assert '{"memory":[1,{"t_s":2.5}]},\n' in file.read_text()
+    assert len(file.read_text().splitlines()) == 9
+
+
 def test_replacing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("{}")

@@ -1,4 +1,4 @@
-"""The kernel benchmark on buffers of a few KiB: what it refuses, checks, computes and writes."""
+"""The GEMV benchmark on buffers of a few KiB: what it refuses, checks, computes and writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks.edge_harness.artifact.file import read
-from benchmarks.kernels import gemv
+from benchmarks.kernels import gemv, rotation
+from benchmarks.kernels.app import app
 from vllm_omni.errors import OmniError
 
 SMALL = ["--shapes", "16x64", "--buffer-mib", "1", "--allow-cached", "--samples", "2", "--threads", "1"]
@@ -23,7 +24,7 @@ def _same_threads_afterwards():
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(gemv.app, [*SMALL, *arguments])
+    return CliRunner().invoke(app, ["gemv", *SMALL, *arguments])
 
 
 @pytest.mark.parametrize("mapping", ["anonymous", "file"])
@@ -77,8 +78,8 @@ def test_bad_options_are_one_line(arguments: list[str], complaint: str) -> None:
 
 def test_a_buffer_that_fits_the_cache_is_refused() -> None:
     with pytest.raises(OmniError, match="last-level cache"):
-        gemv.buffer_bytes(1, allow_cached=False)
-    assert gemv.buffer_bytes(1, allow_cached=True) == 1 << 20
+        rotation.buffer_bytes(1, allow_cached=False)
+    assert rotation.buffer_bytes(1, allow_cached=True) == 1 << 20
 
 
 def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
