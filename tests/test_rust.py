@@ -68,7 +68,7 @@ def test_the_level_in_use_limits_the_kernels():
 def test_the_selected_kernel_is_the_first_available_of_its_form():
     kernels = _rust.kernels()
     assert len({k.name for k in kernels}) == len(kernels)
-    for activation, forms in ((0, {"bf16", "f32"}), (32, {"int8"}), (128, {"int8"})):
+    for activation, forms in ((0, {"bf16", "f32", "i24"}), (32, {"int8"}), (128, {"int8"})):
         for bits in (4, 8):
             chosen = next(k for k in kernels if k.name == _rust.select_kernel("bf16", activation, bits))
             alike = [k.name for k in kernels if k.available and (k.form, k.bits) == (chosen.form, bits)]

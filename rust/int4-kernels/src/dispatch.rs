@@ -65,11 +65,15 @@ pub fn position(kernel: &'static Kernel) -> usize {
     position
 }
 
-/// The form activations are brought into: int8 when asked for; otherwise bf16 where the machine has
-/// bf16 dot products and the activations are bf16, and fp32 (exact for all three types) elsewhere.
+/// The form activations are brought into: int8 when asked for; otherwise, for 16-bit floats, fixed point
+/// where the machine has int8 dot products, and bf16 pairs where it has bf16 dot products alone and the
+/// activations are bf16; fp32 (exact for all three types) elsewhere.
 pub fn activation_form(set: IsaSet, numerics: Numerics, dtype: Dtype) -> ActivationForm {
     match (numerics, dtype) {
         (Numerics::Int8 { .. }, _) => ActivationForm::Int8,
+        (Numerics::Native, Dtype::Bf16 | Dtype::F16) if set.contains(Isa::Avx512Vnni) => {
+            ActivationForm::I24
+        }
         (Numerics::Native, Dtype::Bf16) if set.contains(Isa::Avx512Bf16) => {
             ActivationForm::Bf16Pairs
         }
@@ -94,33 +98,48 @@ mod tests {
 
     const INT8: Numerics = Numerics::Int8 { max_chunk: 128 };
 
-    /// What a machine has, and what it runs for (native bf16, native f32 or f16, int8).
+    /// What a machine has, and what it runs for (native bf16, f16, f32; int8).
     #[cfg(target_arch = "x86_64")]
-    const MACHINES: [(&[Isa], [Isa; 3]); 6] = [
-        (&[], [Isa::Scalar, Isa::Scalar, Isa::Scalar]),
-        (&[Isa::Avx2], [Isa::Avx2, Isa::Avx2, Isa::Avx2]),
+    const MACHINES: [(&[Isa], [Isa; 4]); 6] = [
+        (&[], [Isa::Scalar; 4]),
+        (&[Isa::Avx2], [Isa::Avx2; 4]),
         (
             &[Isa::Avx2, Isa::Avx512],
-            [Isa::Avx512, Isa::Avx512, Isa::Avx2],
+            [Isa::Avx512, Isa::Avx512, Isa::Avx512, Isa::Avx2],
         ),
         (
             &[Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni],
-            [Isa::Avx512, Isa::Avx512, Isa::Avx512Vnni],
+            [
+                Isa::Avx512Vnni,
+                Isa::Avx512Vnni,
+                Isa::Avx512,
+                Isa::Avx512Vnni,
+            ],
         ),
         (
             &[Isa::Avx2, Isa::Avx512, Isa::Avx512Bf16],
-            [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx2],
+            [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx512, Isa::Avx2],
         ),
         (
             &[Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16],
-            [Isa::Avx512Bf16, Isa::Avx512, Isa::Avx512Vnni],
+            [
+                Isa::Avx512Vnni,
+                Isa::Avx512Vnni,
+                Isa::Avx512,
+                Isa::Avx512Vnni,
+            ],
         ),
     ];
 
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn every_machine_gets_its_fastest_kernel() {
-        for (has, [bf16, wide, int8]) in MACHINES {
+        let native_form = |isa| match isa {
+            Isa::Avx512Vnni => ActivationForm::I24,
+            Isa::Avx512Bf16 => ActivationForm::Bf16Pairs,
+            _ => ActivationForm::F32,
+        };
+        for (has, [bf16, f16, f32, int8]) in MACHINES {
             let set = IsaSet::of(has);
             for bits in [4, 8] {
                 let pick = |numerics, dtype| {
@@ -128,27 +147,12 @@ mod tests {
                     assert_eq!(kernel.bits, bits);
                     (kernel.isa, kernel.form)
                 };
-                let bf16_form = if bf16 == Isa::Avx512Bf16 {
-                    ActivationForm::Bf16Pairs
-                } else {
-                    ActivationForm::F32
-                };
-                assert_eq!(
-                    pick(Numerics::Native, Dtype::Bf16),
-                    (bf16, bf16_form),
-                    "{has:?}"
-                );
-                assert_eq!(
-                    pick(Numerics::Native, Dtype::F16),
-                    (wide, ActivationForm::F32),
-                    "{has:?}"
-                );
-                assert_eq!(
-                    pick(Numerics::Native, Dtype::F32),
-                    (wide, ActivationForm::F32),
-                    "{has:?}"
-                );
-                for dtype in [Dtype::Bf16, Dtype::F16, Dtype::F32] {
+                for (dtype, isa) in [(Dtype::Bf16, bf16), (Dtype::F16, f16), (Dtype::F32, f32)] {
+                    assert_eq!(
+                        pick(Numerics::Native, dtype),
+                        (isa, native_form(isa)),
+                        "{has:?} {dtype:?}"
+                    );
                     assert_eq!(pick(INT8, dtype), (int8, ActivationForm::Int8), "{has:?}");
                 }
             }
@@ -158,16 +162,18 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_table_has_every_kernel_the_design_names() {
-        use ActivationForm::{Bf16Pairs, F32, Int8};
+        use ActivationForm::{Bf16Pairs, F32, I24, Int8};
         for bits in [4, 8] {
             for (isa, form) in [
                 (Isa::Avx512, F32),
                 (Isa::Avx512Bf16, Bf16Pairs),
+                (Isa::Avx512Vnni, I24),
                 (Isa::Avx512Vnni, Int8),
                 (Isa::Avx2, F32),
                 (Isa::Avx2, Int8),
                 (Isa::Scalar, F32),
                 (Isa::Scalar, Bf16Pairs),
+                (Isa::Scalar, I24),
                 (Isa::Scalar, Int8),
             ] {
                 let rows = KERNELS
@@ -213,7 +219,7 @@ mod tests {
     #[test]
     fn scalar_alone_offers_scalar_kernels_alone() {
         assert!(available(IsaSet::scalar()).all(|kernel| kernel.isa == Isa::Scalar));
-        assert_eq!(available(IsaSet::scalar()).count(), 6);
+        assert_eq!(available(IsaSet::scalar()).count(), 8);
         assert_eq!(available(IsaSet::of(&Isa::ALL)).count(), KERNELS.len());
     }
 }

@@ -42,6 +42,10 @@ pub enum ActivationForm {
     Bf16Pairs,
     /// Signed bytes, plain column order, with one fp32 scale per row and chunk (see [`Chunks`]).
     Int8,
+    /// 24-bit fixed point: x = scale · (65536·d₂ + 256·d₁ + d₀) with signed bytes d and a power of two as
+    /// scale, per row and chunk. Per four columns twelve bytes: four d₂, four d₁, four d₀. Per chunk four
+    /// words: the scale, then −c·Σd₂, −c·Σd₁, −c·Σd₀ as int32 (see [`crate::fixed_point`]).
+    I24,
 }
 
 /// How K is cut. A *group* shares a weight scale; a *chunk* is the part of a group that shares an
@@ -53,7 +57,7 @@ pub struct Chunks {
     pub blocks: usize,
     /// Blocks per group.
     pub group_blocks: usize,
-    /// Blocks per chunk, at most `group_blocks`. Equal to it for the float forms.
+    /// Blocks per chunk, at most `group_blocks`. Equal to it for the forms without scales.
     pub chunk_blocks: usize,
 }
 
@@ -97,7 +101,7 @@ pub struct Panel<'a> {
 /// each stride is in elements of the pointed-to type. Columns past K up to the padded width are 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Strip {
-    /// First element of the first row: `f32`, `u32` pairs or `i8`, as the kernel's form says.
+    /// First element of the first row: `f32`, `u32` pairs or bytes, as the kernel's form says.
     pub x: *const u8,
     /// Elements (of the form's type) from one row to the next.
     pub x_stride: usize,
@@ -106,7 +110,8 @@ pub struct Strip {
     pub sums: *const f32,
     /// Elements between rows of `sums`.
     pub sums_stride: usize,
-    /// `[rows][groups * chunks_per_group]` activation scales; read by [`ActivationForm::Int8`] only.
+    /// `[rows][groups * chunks_per_group]` activation scales for [`ActivationForm::Int8`], four words for
+    /// each chunk of [`ActivationForm::I24`]; the other forms read none.
     pub scales: *const f32,
     /// Elements between rows of `scales`.
     pub scales_stride: usize,

@@ -28,6 +28,7 @@ pub mod dispatch;
 mod element;
 pub mod embedding;
 pub mod error;
+pub mod fixed_point;
 pub mod isa;
 pub mod kernel;
 pub mod layout;

@@ -4,13 +4,16 @@
 use smallvec::SmallVec;
 
 use crate::error::Int4Error;
-use crate::kernel::{Chunks, Kernel, NR};
+use crate::kernel::{ActivationForm, Chunks, Kernel, NR};
 use crate::layout::{PackedTensor, SegmentView};
 use crate::operands::Numerics;
 use crate::prepare::{Preparation, Width};
 
 /// Words of a cache line.
 const LINE_WORDS: usize = 16;
+
+/// Columns that share a power of two as their fixed-point scale. A multiple of 8; sums over it are exact.
+const I24_CHUNK_COLUMNS: usize = 128;
 
 /// Bounds of consecutive ranges, one more than there are ranges.
 pub(crate) type Bounds = SmallVec<[usize; 72]>;
@@ -76,6 +79,9 @@ impl<'a> Plan<'a> {
         let block_columns = spec.block_columns();
         let group_columns = spec.group_columns();
         let chunk_columns = match numerics {
+            Numerics::Native if kernel.form == ActivationForm::I24 => {
+                group_columns.min(I24_CHUNK_COLUMNS)
+            }
             Numerics::Native => group_columns,
             Numerics::Int8 { max_chunk } => group_columns.min(max_chunk),
         };

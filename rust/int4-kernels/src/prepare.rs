@@ -7,6 +7,7 @@
 //! floating point, so all three give the same bits.
 
 use crate::element::{Element, bf16_bits};
+use crate::fixed_point::{CHUNK_WORDS, COLUMN_BYTES, SliceLoops, slice_row};
 use crate::isa::{Isa, IsaSet};
 use crate::kernel::ActivationForm;
 use crate::quantize::{ChunkLoops, PortableLoops, quantize_row};
@@ -46,8 +47,8 @@ impl Width {
 pub(crate) struct Preparation<'a> {
     permutation: Option<&'a [u32]>,
     form: ActivationForm,
-    /// Columns per block: the order of bf16 pairs depends on it, nothing else.
-    pair_columns: usize,
+    /// Columns per block where the form depends on it (the order of bf16 pairs, c in fixed point), else 0.
+    block_columns: usize,
     k: usize,
     padded_k: usize,
     group_columns: usize,
@@ -80,9 +81,11 @@ impl<'a> Preparation<'a> {
             ActivationForm::F32 => padded_k,
             ActivationForm::Bf16Pairs => padded_k / 2,
             ActivationForm::Int8 => padded_k / 4,
+            ActivationForm::I24 => padded_k / 4 * COLUMN_BYTES,
         };
         let scale_words = match form {
             ActivationForm::Int8 => groups * chunks_per_group,
+            ActivationForm::I24 => groups * chunks_per_group * CHUNK_WORDS,
             _ => 0,
         };
         let sums = start + x_words.next_multiple_of(LINE_WORDS);
@@ -91,10 +94,9 @@ impl<'a> Preparation<'a> {
         Self {
             permutation,
             form,
-            pair_columns: if form == ActivationForm::Bf16Pairs {
-                block_columns
-            } else {
-                0
+            block_columns: match form {
+                ActivationForm::Bf16Pairs | ActivationForm::I24 => block_columns,
+                ActivationForm::F32 | ActivationForm::Int8 => 0,
             },
             k,
             padded_k,
@@ -112,7 +114,7 @@ impl<'a> Preparation<'a> {
     /// Whether both give the same row, so that one will do.
     pub(crate) fn same_as(&self, other: &Self) -> bool {
         self.form == other.form
-            && self.pair_columns == other.pair_columns
+            && self.block_columns == other.block_columns
             && self.k == other.k
             && self.group_columns == other.group_columns
             && self.chunk_columns == other.chunk_columns
@@ -148,7 +150,7 @@ impl<'a> Preparation<'a> {
     pub(crate) const fn x_stride(&self, row_words: usize) -> usize {
         match self.form {
             ActivationForm::F32 | ActivationForm::Bf16Pairs => row_words,
-            ActivationForm::Int8 => 4 * row_words,
+            ActivationForm::Int8 | ActivationForm::I24 => 4 * row_words,
         }
     }
 }
@@ -173,7 +175,7 @@ pub(crate) fn prepare_row<E: Element>(
 
 /// The body of [`prepare_row`]; inlined into each of its compilations.
 #[inline(always)]
-pub(crate) fn prepare_row_lanes<E: Element, L: ChunkLoops>(
+pub(crate) fn prepare_row_lanes<E: Element, L: ChunkLoops + SliceLoops>(
     preparation: &Preparation<'_>,
     x: &[E],
     wide: &mut [f32],
@@ -193,7 +195,7 @@ pub(crate) fn prepare_row_lanes<E: Element, L: ChunkLoops>(
                 *value = f32::from_bits(u32::from(bf16_bits(*value)) << 16);
             }
             group_sums(preparation, wide, sums);
-            pairs(preparation.pair_columns, wide, words);
+            pairs(preparation.block_columns, wide, words);
         }
         ActivationForm::Int8 => {
             let wide = &mut wide[..preparation.padded_k];
@@ -207,7 +209,25 @@ pub(crate) fn prepare_row_lanes<E: Element, L: ChunkLoops>(
                 scales,
             );
         }
+        ActivationForm::I24 => {
+            let wide = &mut wide[..preparation.padded_k];
+            widen(preparation, x, wide);
+            slice_row::<L>(
+                group_spans(preparation, wide),
+                preparation.chunk_columns.next_multiple_of(PAD_COLUMNS),
+                preparation.chunks_per_group,
+                center(preparation.block_columns),
+                bytemuck::cast_slice_mut(words),
+                sums,
+                bytemuck::cast_slice_mut(scales),
+            );
+        }
     }
+}
+
+/// c of the codes whose blocks have so many columns.
+const fn center(block_columns: usize) -> i32 {
+    if block_columns == 8 { 8 } else { 128 }
 }
 
 /// x, sums and chunk scales of a prepared row.
@@ -220,6 +240,7 @@ fn parts<'r>(
     let (sums, scales) = rest.split_at_mut(preparation.scales - preparation.sums);
     let scale_count = match preparation.form {
         ActivationForm::Int8 => preparation.groups * preparation.chunks_per_group,
+        ActivationForm::I24 => preparation.groups * preparation.chunks_per_group * CHUNK_WORDS,
         _ => 0,
     };
     (
@@ -389,10 +410,41 @@ mod tests {
     }
 
     #[test]
+    fn fixed_point_has_three_digits_a_power_of_two_and_sums_of_what_was_kept() {
+        // A group of 16 and one of 8. The largest of the first is in [4, 8): X = x · 2^19.
+        let mut x = vec![0.0f32; 24];
+        (x[0], x[5], x[9]) = (-7.5, 1.0, 2.0f32.powi(-20));
+        x[16..].fill(3.0);
+        for (block_columns, c) in [(8, 8), (4, 128)] {
+            let (words, sums, scales) =
+                prepare(&form(ActivationForm::I24, block_columns, 24, 16, 16), &x);
+            let bytes: &[i8] = bytemuck::cast_slice(&words);
+            let value = |column: usize| {
+                let four = 12 * (column / 4) + column % 4;
+                let [d2, d1, d0] = [0, 4, 8].map(|digit| i32::from(bytes[four + digit]));
+                65_536 * d2 + 256 * d1 + d0
+            };
+            assert_eq!(value(0), -(15 << 18));
+            assert_eq!(value(5), 1 << 19);
+            // Half of the last place rounds to even.
+            assert_eq!(value(9), 0);
+            assert_eq!(value(16), 3 << 20);
+            assert_eq!(sums, [-6.5, 24.0]);
+            let ints: &[i32] = bytemuck::cast_slice(&scales);
+            assert_eq!((scales[0], scales[4]), (2.0f32.powi(-19), 2.0f32.powi(-20)));
+            assert_eq!(ints[1..4], [c * 52, 0, 0]);
+            assert_eq!(ints[5..8], [-c * 384, 0, 0]);
+        }
+    }
+
+    #[test]
     fn what_is_not_finite_poisons_its_chunk_alone() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN] {
             let mut x = iota(32);
             x[20] = bad;
+            let (_, sums, words) = prepare(&form(ActivationForm::I24, 8, 32, 16, 8), &x);
+            assert_eq!((sums[0].is_finite(), sums[1].is_nan()), (true, true));
+            assert_eq!((words[0].is_nan(), words[8].is_nan()), (false, true));
             let (_, sums, scales) = prepare(&form(ActivationForm::Int8, 8, 32, 16, 8), &x);
             assert_eq!((sums[0].is_finite(), sums[1].is_nan()), (true, true));
             assert_eq!(

@@ -4,6 +4,7 @@
 
 use half::{bf16, f16};
 
+use crate::fixed_point::{CHUNK_WORDS, COLUMN_BYTES};
 use crate::isa::Isa;
 use crate::kernel::{
     ActivationForm, BLOCK_BYTES, Chunks, Kernel, MAX_ROWS, NR, Panel, PanelZeros, ScaleType, Strip,
@@ -24,6 +25,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         8,
         bf16_form::<8>,
     ),
+    row("scalar-i24q4", ActivationForm::I24, 4, i24_form::<4>),
+    row("scalar-i24q8", ActivationForm::I24, 8, i24_form::<8>),
     row("scalar-int8q4", ActivationForm::Int8, 4, int8_form::<4>),
     row("scalar-int8q8", ActivationForm::Int8, 8, int8_form::<8>),
 ];
@@ -207,16 +210,21 @@ const fn pair_of<const BITS: u8>(column: usize) -> (usize, bool) {
     }
 }
 
+/// The integer forms. `load(row, block, column)` gives an activation, `scale(row, chunk)` what a chunk's sum,
+/// which `T` holds exactly, is multiplied with.
+///
 /// # Safety
-/// As [`crate::kernel::Microkernel`].
-unsafe fn int8_form<const BITS: u8>(
+/// `strip` must have a sum per row and group.
+#[inline(always)]
+unsafe fn integer_sweep<const BITS: u8, T: Integer>(
     panel: &Panel<'_>,
     strip: &Strip,
     chunks: &Chunks,
     out: &mut [f32],
+    load: impl Fn(usize, usize, usize) -> T,
+    scale: impl Fn(usize, usize) -> f32,
 ) {
     let rows = strip.rows;
-    let x = strip.x.cast::<i8>();
     out[..rows * NR].fill(0.0);
     let mut codes = panel.codes.chunks_exact(BLOCK_BYTES).enumerate();
     for group in 0..chunks.groups() {
@@ -227,26 +235,23 @@ unsafe fn int8_form<const BITS: u8>(
         let mut left = group_blocks;
         while left > 0 {
             let take = left.min(chunks.chunk_blocks);
-            let mut sums = [[0i32; NR]; MAX_ROWS];
+            let mut sums = [[T::default(); NR]; MAX_ROWS];
             for (block, codes) in codes.by_ref().take(take) {
                 let lanes = lanes(codes);
                 for column in 0..columns(BITS) {
-                    let weights = decode::<BITS>(&lanes, column);
+                    let weights = decode::<BITS>(&lanes, column).map(T::from);
                     for (r, sum) in sums[..rows].iter_mut().enumerate() {
-                        let at = r * strip.x_stride + block * columns(BITS) + column;
-                        // SAFETY: the caller's strip is readable for its rows over all blocks.
-                        let x = i32::from(unsafe { *x.add(at) });
+                        let x = load(r, block, column);
                         for n in 0..NR {
-                            sum[n] += weights[n] * x;
+                            sum[n] = sum[n] + weights[n] * x;
                         }
                     }
                 }
             }
             for (r, dot) in dots[..rows].iter_mut().enumerate() {
-                // SAFETY: the caller's strip has a scale per row and chunk.
-                let scale = unsafe { *strip.scales.add(r * strip.scales_stride + chunk) };
+                let scale = scale(r, chunk);
                 for n in 0..NR {
-                    dot[n] += sums[r][n] as f32 * scale;
+                    dot[n] += sums[r][n].to_f32() * scale;
                 }
             }
             chunk += 1;
@@ -258,4 +263,75 @@ unsafe fn int8_form<const BITS: u8>(
             add_group::<BITS>(&mut out[r * NR..(r + 1) * NR], dot, panel, group, sum);
         }
     }
+}
+
+/// What the integer forms add up in.
+trait Integer:
+    Copy + Default + From<i32> + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self>
+{
+    fn to_f32(self) -> f32;
+}
+
+impl Integer for i32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+}
+
+impl Integer for i64 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+}
+
+/// # Safety
+/// As [`crate::kernel::Microkernel`].
+unsafe fn int8_form<const BITS: u8>(
+    panel: &Panel<'_>,
+    strip: &Strip,
+    chunks: &Chunks,
+    out: &mut [f32],
+) {
+    let x = strip.x.cast::<i8>();
+    // SAFETY: the caller's strip is readable for its rows over all blocks.
+    let load = |r: usize, block: usize, column: usize| unsafe {
+        i32::from(*x.add(r * strip.x_stride + block * columns(BITS) + column))
+    };
+    // SAFETY: the caller's strip has a scale per row and chunk.
+    let scale =
+        |r: usize, chunk: usize| unsafe { *strip.scales.add(r * strip.scales_stride + chunk) };
+    // SAFETY: the caller's strip has a sum per row and group.
+    unsafe { integer_sweep::<BITS, i32>(panel, strip, chunks, out, load, scale) };
+}
+
+/// The formula with integers wide enough for whole products: c is subtracted from the codes, so the chunk's
+/// words are not needed for it.
+///
+/// # Safety
+/// As [`crate::kernel::Microkernel`].
+unsafe fn i24_form<const BITS: u8>(
+    panel: &Panel<'_>,
+    strip: &Strip,
+    chunks: &Chunks,
+    out: &mut [f32],
+) {
+    // SAFETY: the caller's strip is readable for its rows over all blocks, twelve bytes for four columns.
+    let load = |r: usize, block: usize, column: usize| unsafe {
+        let column = block * columns(BITS) + column;
+        let four = strip
+            .x
+            .add(r * strip.x_stride + COLUMN_BYTES * (column / 4 * 4) + column % 4);
+        let [d2, d1, d0] = [0, 4, 8].map(|digit| i64::from(four.add(digit).cast::<i8>().read()));
+        65_536 * d2 + 256 * d1 + d0
+    };
+    // SAFETY: the caller's strip has four words per row and chunk, of which the scale is the first.
+    let scale = |r: usize, chunk: usize| unsafe {
+        *strip
+            .scales
+            .add(r * strip.scales_stride + CHUNK_WORDS * chunk)
+    };
+    // SAFETY: the caller's strip has a sum per row and group.
+    unsafe { integer_sweep::<BITS, i64>(panel, strip, chunks, out, load, scale) };
 }

@@ -3,6 +3,7 @@
 //!
 //! Tolerances, with eps = 2^-23 and w, x as the oracle sees them:
 //! - float forms: `eps * (K + 1) * max|w| * max|x|`;
+//! - fixed point: `eps * (2K + 1) * max|w| * max|x|`: an activation may be off by 2^-22 of the largest;
 //! - int8: the oracle gets the quantized activations, products are exact, and what is left is the fp32
 //!   arithmetic of scales: `eps * (chunks + 4) * Σ|w||x|`.
 //!
@@ -77,7 +78,11 @@ fn expect(
                 EPS * (chunks + 4) as f64 * sum
             } else {
                 let most = |values: &[f64]| values.iter().fold(0.0f64, |most, v| most.max(v.abs()));
-                EPS * (spec.k + 1) as f64 * most(magnitudes) * most(x)
+                let roundings = match form {
+                    ActivationForm::I24 => 2 * spec.k + 1,
+                    _ => spec.k + 1,
+                };
+                EPS * roundings as f64 * most(magnitudes) * most(x)
             });
         }
     }

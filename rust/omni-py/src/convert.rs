@@ -61,11 +61,12 @@ pub fn dtype(name: &str) -> PyResult<Dtype> {
     }
 }
 
-/// `f32`, `bf16` or `int8`: how a kernel reads activations.
+/// `f32`, `bf16`, `int8` or `i24`: how a kernel reads activations.
 pub fn form_name(form: ActivationForm) -> &'static str {
     match form {
         ActivationForm::F32 => "f32",
         ActivationForm::Bf16Pairs => "bf16",
         ActivationForm::Int8 => "int8",
+        ActivationForm::I24 => "i24",
     }
 }

@@ -1,7 +1,7 @@
-//! AVX-512 microkernels: fp32 (F), bf16 pairs (BF16 dot product) and int8 (VNNI) activations.
+//! AVX-512 microkernels: fp32 (F), bf16 pairs (BF16 dot product), int8 and fixed-point (VNNI) activations.
 //!
 //! One call computes `rows × 16` outputs of a panel; lane n of every 512-bit register belongs to
-//! output n of the panel. All three forms share one loop nest:
+//! output n of the panel. All forms share one loop nest:
 //!
 //! ```text
 //! total[r] = 0
@@ -30,6 +30,7 @@
 
 mod bf16;
 mod f32;
+mod i24;
 mod int8;
 
 use std::arch::x86_64::*;
@@ -53,6 +54,20 @@ pub(crate) const KERNELS: &[Kernel] = &[
         form: ActivationForm::Bf16Pairs,
         bits: 8,
         run: bf16::bf16_strip::<8>,
+    },
+    Kernel {
+        name: "avx512_vnni-i24q4",
+        isa: Isa::Avx512Vnni,
+        form: ActivationForm::I24,
+        bits: 4,
+        run: i24::i24_strip::<4>,
+    },
+    Kernel {
+        name: "avx512_vnni-i24q8",
+        isa: Isa::Avx512Vnni,
+        form: ActivationForm::I24,
+        bits: 8,
+        run: i24::i24_strip::<8>,
     },
     Kernel {
         name: "avx512_vnni-int8q4",

@@ -3,6 +3,7 @@
 //! the portable kernels'; under `-Zsanitizer=address` a read one byte further is an error.
 
 use crate::dispatch::KERNELS;
+use crate::fixed_point::{CHUNK_WORDS, COLUMN_BYTES};
 use crate::isa::{Isa, IsaSet};
 use crate::kernel::{
     ActivationForm, BLOCK_BYTES, Chunks, Kernel, MAX_ROWS, NR, Panel, PanelZeros, ScaleType, Strip,
@@ -66,6 +67,10 @@ impl<T: Default> Tail<T> {
     fn get(&self) -> &[T] {
         &self.buffer[self.skip..]
     }
+
+    fn get_mut(&mut self) -> &mut [T] {
+        &mut self.buffer[self.skip..]
+    }
 }
 
 /// Prepared activations in the form of `kernel`.
@@ -73,6 +78,7 @@ enum X {
     F32(Tail<f32>),
     Pairs(Tail<u32>),
     Int8(Tail<i8>),
+    I24(Tail<i8>),
 }
 
 impl X {
@@ -96,6 +102,10 @@ impl X {
                 let len = (rows - 1) * stride + columns;
                 Self::Int8(Tail::new(3, len, || (random.bits() % 255) as i8))
             }
+            ActivationForm::I24 => {
+                let len = (rows - 1) * stride + COLUMN_BYTES * columns;
+                Self::I24(Tail::new(3, len, || random.bits() as i8))
+            }
         }
     }
 
@@ -103,7 +113,19 @@ impl X {
         match self {
             Self::F32(x) => x.get().as_ptr().cast(),
             Self::Pairs(x) => x.get().as_ptr().cast(),
-            Self::Int8(x) => x.get().as_ptr().cast(),
+            Self::Int8(x) | Self::I24(x) => x.get().as_ptr().cast(),
+        }
+    }
+
+    /// The integer of a column, as its digits, highest first; none in the float forms.
+    fn digits(&self, stride: usize, row: usize, column: usize) -> Vec<i8> {
+        match self {
+            Self::Int8(x) => vec![x.get()[row * stride + column]],
+            Self::I24(x) => {
+                let four = row * stride + COLUMN_BYTES * (column / 4 * 4) + column % 4;
+                [0, 4, 8].map(|digit| x.get()[four + digit]).to_vec()
+            }
+            Self::F32(_) | Self::Pairs(_) => vec![],
         }
     }
 }
@@ -111,33 +133,57 @@ impl X {
 fn check(kernel: &Kernel, portable: &Kernel, chunks: &Chunks, rows: usize, random: &mut Random) {
     let groups = chunks.groups();
     let columns = chunks.blocks * BLOCK_BYTES * 8 / (NR * usize::from(kernel.bits));
-    let stride = columns + 5;
+    let stride = match kernel.form {
+        ActivationForm::I24 => COLUMN_BYTES * columns + 5,
+        _ => columns + 5,
+    };
     let skip = (random.bits() % 63 + 1) as usize;
     let codes = Tail::new(skip, chunks.blocks * BLOCK_BYTES, || random.bits() as u8);
     let x = X::random(kernel, columns, stride, rows, random);
-    let row_scales = groups * chunks.chunks_per_group();
+    let chunk_words = match kernel.form {
+        ActivationForm::I24 => CHUNK_WORDS,
+        _ => 1,
+    };
+    let row_scales = groups * chunks.chunks_per_group() * chunk_words;
     let scales_len = (rows - 1) * (row_scales + 2) + row_scales;
-    let x_scales = Tail::new(1, scales_len, || 0.01 + random.unit().abs() / 100.0);
+    let mut x_scales = Tail::new(1, scales_len, || 0.01 + random.unit().abs() / 100.0);
     let sums_len = (rows - 1) * (groups + 1) + groups;
-    let sums = match &x {
-        // Kernels may subtract c by way of Σx, so it has to be the sum of these activations.
-        X::Int8(x) => {
-            let mut sums = vec![0.0; sums_len];
-            for r in 0..rows {
-                for column in 0..columns {
-                    let block = column * chunks.blocks / columns;
-                    let group = block / chunks.group_blocks;
-                    let chunk = group * chunks.chunks_per_group()
-                        + block % chunks.group_blocks / chunks.chunk_blocks;
-                    sums[r * (groups + 1) + group] += f32::from(x.get()[r * stride + column])
-                        * x_scales.get()[r * (row_scales + 2) + chunk];
+    let mut sums = Tail::new(1, sums_len, || 4.0 * random.unit());
+    if matches!(x, X::Int8(_) | X::I24(_)) {
+        // Kernels may subtract c by way of Σx or Σd, so they have to be the sums of these activations.
+        let center = if kernel.bits == 4 { 8 } else { 128 };
+        sums.get_mut().fill(0.0);
+        let mut digit_sums = vec![[0i32; 3]; scales_len];
+        for r in 0..rows {
+            for column in 0..columns {
+                let block = column * chunks.blocks / columns;
+                let group = block / chunks.group_blocks;
+                let chunk = group * chunks.chunks_per_group()
+                    + block % chunks.group_blocks / chunks.chunk_blocks;
+                let at = r * (row_scales + 2) + chunk * chunk_words;
+                let digits = x.digits(stride, r, column);
+                let value = digits
+                    .iter()
+                    .fold(0, |x, digit| 256 * x + i32::from(*digit));
+                sums.get_mut()[r * (groups + 1) + group] += value as f32 * x_scales.get()[at];
+                for (sum, digit) in digit_sums[at].iter_mut().zip(digits) {
+                    *sum -= center * i32::from(digit);
                 }
             }
-            let mut sums = sums.into_iter();
-            Tail::new(1, sums_len, || sums.next().unwrap_or(0.0))
         }
-        X::F32(_) | X::Pairs(_) => Tail::new(1, sums_len, || 4.0 * random.unit()),
-    };
+        if chunk_words > 1 {
+            for r in 0..rows {
+                for at in (r * (row_scales + 2)..)
+                    .step_by(chunk_words)
+                    .take(row_scales / chunk_words)
+                {
+                    for (word, sum) in x_scales.get_mut()[at + 1..].iter_mut().zip(digit_sums[at]) {
+                        *word = f32::from_bits(sum.cast_unsigned());
+                    }
+                }
+            }
+        }
+    }
     let strip = Strip {
         x: x.start(),
         x_stride: stride,
@@ -203,7 +249,7 @@ fn kernels_stay_inside_their_buffers_at_any_alignment() {
             .expect("the portable kernels have every form and width");
         for (blocks, group_blocks, chunk_blocks) in GEOMETRIES {
             let chunk_blocks = match kernel.form {
-                ActivationForm::Int8 => chunk_blocks.min(group_blocks),
+                ActivationForm::Int8 | ActivationForm::I24 => chunk_blocks.min(group_blocks),
                 _ => group_blocks,
             };
             let chunks = Chunks {

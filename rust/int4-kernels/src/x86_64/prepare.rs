@@ -1,8 +1,9 @@
-//! The loops of [`crate::prepare`] compiled for wider registers, and its int8 loops in intrinsics.
+//! The loops of [`crate::prepare`] compiled for wider registers, and its loops over chunks in intrinsics.
 
 use std::arch::x86_64::*;
 
 use crate::element::Element;
+use crate::fixed_point::SliceLoops;
 use crate::prepare::{Preparation, Width, prepare_row_lanes};
 use crate::quantize::{ChunkLoops, PortableLoops};
 
@@ -57,6 +58,13 @@ impl ChunkLoops for Avx2Loops {
     fn quantize(chunk: &[f32], inverse: f32, bytes: &mut [i8]) -> i32 {
         // SAFETY: see `Avx2Loops`.
         unsafe { quantize_avx2(chunk, inverse, bytes) }
+    }
+}
+
+impl SliceLoops for Avx2Loops {
+    #[inline(always)]
+    fn slice(chunk: &[f32], inverse: f32, bytes: &mut [u8]) -> [i32; 3] {
+        PortableLoops::slice(chunk, inverse, bytes)
     }
 }
 
@@ -124,6 +132,14 @@ impl ChunkLoops for Avx512Loops {
     }
 }
 
+impl SliceLoops for Avx512Loops {
+    #[inline(always)]
+    fn slice(chunk: &[f32], inverse: f32, bytes: &mut [u8]) -> [i32; 3] {
+        // SAFETY: see `Avx512Loops`.
+        unsafe { slice_avx512(chunk, inverse, bytes) }
+    }
+}
+
 /// Lanes of the eight columns that a chunk may have behind its last sixteen.
 const LAST_EIGHT: u16 = 0x00ff;
 
@@ -171,4 +187,45 @@ fn quantize_avx512(chunk: &[f32], inverse: f32, bytes: &mut [i8]) -> i32 {
         unsafe { _mm_storel_epi64(bytes.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(q)) };
     }
     _mm512_reduce_add_epi32(sum)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn slice_avx512(chunk: &[f32], inverse: f32, bytes: &mut [u8]) -> [i32; 3] {
+    let inverse = _mm512_set1_ps(inverse);
+    // X, X without its last digit, and d₂.
+    let mut sums = [_mm512_setzero_si512(); 3];
+    let mut one = |x: __m512, to: *mut u8, words: u16| {
+        let half = _mm512_set1_epi32(128);
+        let x0 = _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse));
+        let x1 = _mm512_srai_epi32::<8>(_mm512_add_epi32(x0, half));
+        let x2 = _mm512_srai_epi32::<8>(_mm512_add_epi32(x1, half));
+        for (sum, x) in sums.iter_mut().zip([x0, x1, x2]) {
+            *sum = _mm512_add_epi32(*sum, x);
+        }
+        // Words 0 to 3 are d₂ of four columns each, 4 to 7 d₁, 8 to 11 d₀.
+        let digits = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(x2));
+        let digits = _mm512_inserti32x4::<1>(digits, _mm512_cvtepi32_epi8(x1));
+        let digits = _mm512_inserti32x4::<2>(digits, _mm512_cvtepi32_epi8(x0));
+        let order = _mm512_setr_epi32(0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11, 0, 0, 0, 0);
+        let digits = _mm512_permutexvar_epi32(order, digits);
+        // SAFETY: `to` has room for the words that the mask names.
+        unsafe { _mm512_mask_storeu_epi32(to.cast(), words, digits) };
+    };
+    let (byte_sixteens, last_bytes) = bytes.as_chunks_mut::<48>();
+    let (sixteens, last) = chunk.as_chunks::<16>();
+    for (bytes, sixteen) in byte_sixteens.iter_mut().zip(sixteens) {
+        // SAFETY: sixteen fp32 are 64 bytes.
+        let x = unsafe { _mm512_loadu_ps(sixteen.as_ptr()) };
+        one(x, bytes.as_mut_ptr(), 0x0fff);
+    }
+    if let (Some(bytes), Some(eight)) =
+        (last_bytes.first_chunk_mut::<24>(), last.first_chunk::<8>())
+    {
+        // SAFETY: the mask reads the eight fp32 alone; the other lanes are 0 and count for nothing.
+        let x = unsafe { _mm512_maskz_loadu_ps(LAST_EIGHT, eight.as_ptr()) };
+        one(x, bytes.as_mut_ptr(), 0x003f);
+    }
+    let [x0, x1, x2] = sums.map(|sum| _mm512_reduce_add_epi32(sum));
+    [x2, x1 - 256 * x2, x0 - 256 * x1]
 }
