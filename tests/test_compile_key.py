@@ -33,6 +33,31 @@ def test_the_instruction_sets_are_part_of_it(tmp_path: Path) -> None:
     assert compile_key.compiled_for(cpuinfo(tmp_path, "fpu avx2")) != wide
 
 
+def test_without_flags_nothing_is_the_same(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert compile_key.compiled_for(missing) != compile_key.compiled_for(missing)
+
+
+def test_what_inductor_is_told_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compile_key.compiled_for()
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert compile_key.compiled_for() != before
+
+
+def test_this_package_is_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    files = [tmp_path / "a.py", tmp_path / "inner" / "b.py", tmp_path / "_rust.abi3.so"]
+    digests = set()
+    for file in files:
+        file.write_text("1")
+        digests.add(compile_key._package.__wrapped__(tmp_path))
+    for file in files:
+        file.write_text("2")
+        digests.add(compile_key._package.__wrapped__(tmp_path))
+    assert len(digests) == 6
+    assert compile_key._package() in compile_key.compiled_for()
+
+
 def test_vllm_keys_compiled_models_by_it(threads: int) -> None:
     from vllm import envs
 

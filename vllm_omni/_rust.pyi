@@ -47,7 +47,7 @@ class KernelInfo:
     isa: Literal["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16"]
     """What the CPU must have."""
     form: Literal["f32", "bf16", "int8", "i24"]
-    """How activations are read; `i24` is 24-bit fixed point, what 16-bit floats become where there is VNNI."""
+    """How activations are read; `i24` is 24-bit fixed point, for 16-bit floats where there is VNNI."""
     bits: Literal[4, 8]
     available: bool
     """Whether the machine and the level in use allow it."""

@@ -25,7 +25,7 @@ from benchmarks.edge_harness.artifact.file import refuse_existing, write_new
 from benchmarks.edge_harness.provenance.collect import collect_load
 from benchmarks.edge_harness.provenance.probe import probe_artifact
 from benchmarks.edge_harness.statistics.paired import paired_interval
-from benchmarks.kernels.options import integers, names, shapes_of
+from benchmarks.kernels.options import integers, names, positive, shapes_of
 from benchmarks.kernels.rotation import buffer_bytes
 from vllm_omni import _rust, int4, ops
 from vllm_omni.activation import ACTIVATIONS
@@ -92,6 +92,16 @@ class Measurement:
         return found.ratio, found.low, found.high
 
 
+def check_layer(layer: Layer) -> None:
+    """Raises :class:`OmniError` for a layer that not every arm takes."""
+    if layer.n % 32 or layer.k % 32:
+        raise OmniError(
+            f"--shapes {layer.n}x{layer.k}: expected multiples of 32, which stock vLLM's kernel takes"
+        )
+    if layer.group_size < 8 or layer.group_size % 8 or layer.k % layer.group_size:
+        raise OmniError(f"--groups {layer.group_size}: expected a multiple of 8 that divides K = {layer.k}")
+
+
 def made_layer(layer: Layer) -> AffineCodes:
     """Random weights whose scales are bfloat16 numbers, so that every arm computes with the same ones."""
     dense = torch.randn(layer.n, layer.k, generator=torch.Generator().manual_seed(1)) / math.sqrt(layer.k)
@@ -132,10 +142,11 @@ def stock_int4_arm(codes: AffineCodes, total_bytes: int) -> Arm:
     weight = weight.permute(0, 2, 1).reshape(n // 16, 2 * k).contiguous()
     scales = codes.scales.to(torch.bfloat16).t().contiguous()
     hint = cpu._get_isa_hint(torch.bfloat16)
-    weights = [weight.clone() for _ in range(max(1, total_bytes // (4 * weight.numel())))]
+    count = max(1, total_bytes // (4 * weight.numel() + 2 * scales.numel()))
+    weights = [(weight.clone(), scales.clone()) for _ in range(count)]
 
     def call(x: torch.Tensor, i: int) -> torch.Tensor:
-        return _custom_ops.cpu_gemm_wna16(x, weights[i], scales, None, None, None, 8, hint)
+        return _custom_ops.cpu_gemm_wna16(x, *weights[i], None, None, None, 8, hint)
 
     return Arm(STOCK_INT4, f"cpu_gemm_wna16-{hint}", call, len(weights))
 
@@ -162,8 +173,9 @@ def measure(arms: Sequence[Arm], codes: AffineCodes, m: int, threads: int, sampl
         calls.append(max(1, round(SAMPLE_NS / once)))
     times: list[list[int]] = [[] for _ in arms]
     for sample in range(samples):
+        # Rotated, and backwards every other time, so that no arm always follows the same one.
         for turn in range(len(arms)):
-            which = (sample + turn) % len(arms)
+            which = (sample + (turn if sample % 2 == 0 else -turn)) % len(arms)
             times[which].append(_elapsed_ns(arms[which], x, calls[which], sample * calls[which]))
     return [
         Measurement(arm.name, arm.kernel, m, threads, count, error, taken)
@@ -184,7 +196,7 @@ def record(layer: Layer, found: Sequence[Measurement]) -> list[dict[str, Any]]:
     rows = []
     for one in found:
         row = asdict(layer) | asdict(one) | {"call_ns": one.call_ns, "gflops": one.gflops(layer)}
-        if one.arm in OURS and len(one.sample_ns) > 1:
+        if one.arm in OURS:
             row["times_faster_than"] = {other.arm: one.times_faster(other) for other in stock}
         rows.append(row)
     return rows
@@ -219,7 +231,7 @@ def main(
     activation: Annotated[str, typer.Option(help="Ours: native and int8.")] = "native,int8",
     stock: Annotated[str, typer.Option(help="stock-bf16 and stock-int4.")] = f"{STOCK_BF16},{STOCK_INT4}",
     threads: Annotated[str, typer.Option(help="Of torch.")] = "2",
-    samples: Annotated[int, typer.Option(min=1, help="Rounds.")] = 20,
+    samples: Annotated[int, typer.Option(min=3, help="Rounds.")] = 20,
     buffer_mib: Annotated[
         int | None, typer.Option(min=1, help="Rotated over, for each arm; default 4 x the last-level cache.")
     ] = None,
@@ -239,7 +251,9 @@ def main(
         ]
         ours = names(activation, "--activation", tuple(OURS))
         others = names(stock, "--stock", (STOCK_BF16, STOCK_INT4))
-        cells = list(itertools.product(integers(threads, "--threads"), integers(m, "--m")))
+        cells = list(itertools.product(positive(threads, "--threads"), positive(m, "--m")))
+        for layer in layers:
+            check_layer(layer)
         size = buffer_bytes(buffer_mib, allow_cached, copies=len(ours) + len(others))
         status = ops.status()
         if not status.native:

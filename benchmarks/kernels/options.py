@@ -12,12 +12,19 @@ def integers(text: str, option: str) -> list[int]:
         raise OmniError(f"{option} {text}: expected integers separated by commas") from None
 
 
+def positive(text: str, option: str) -> list[int]:
+    found = integers(text, option)
+    if min(found) < 1:
+        raise OmniError(f"{option} {text}: expected positive integers")
+    return found
+
+
 def names(text: str, option: str, known: tuple[str, ...]) -> list[str]:
     found = text.split(",")
     for name in found:
         if name not in known:
             raise OmniError(f"{option} {name}: expected some of {','.join(known)}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def shapes_of(text: str) -> list[tuple[int, int]]:

@@ -104,8 +104,8 @@ def _synced_copy(path: Path, content: dict[str, Any]) -> Iterator[Path]:
 
 
 def _lines(content: dict[str, Any]) -> Iterator[str]:
-    """A line for every key, and for every item of a list, such as a run: a difference is one line long, and a
-    hundred points of memory are not six hundred lines."""
+    """A line for every key, and for every item of a list, such as a run: a hundred points of memory are not
+    six hundred lines."""
 
     def compact(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)

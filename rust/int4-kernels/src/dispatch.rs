@@ -66,16 +66,19 @@ pub fn position(kernel: &'static Kernel) -> usize {
 }
 
 /// The form activations are brought into: int8 when asked for; otherwise, for 16-bit floats, fixed point
-/// where the machine has int8 dot products, and bf16 pairs where it has bf16 dot products alone and the
-/// activations are bf16; fp32 (exact for all three types) elsewhere.
+/// where the machine has int8 dot products, but bf16 pairs where the activations are bf16 and bf16 dot
+/// products are as fast or alone; fp32 (exact for all three types) elsewhere.
 pub fn activation_form(set: IsaSet, numerics: Numerics, dtype: Dtype) -> ActivationForm {
     match (numerics, dtype) {
         (Numerics::Int8 { .. }, _) => ActivationForm::Int8,
+        (Numerics::Native, Dtype::Bf16)
+            if set.contains(Isa::Avx512Bf16)
+                && (set.has_full_rate_bf16() || !set.contains(Isa::Avx512Vnni)) =>
+        {
+            ActivationForm::Bf16Pairs
+        }
         (Numerics::Native, Dtype::Bf16 | Dtype::F16) if set.contains(Isa::Avx512Vnni) => {
             ActivationForm::I24
-        }
-        (Numerics::Native, Dtype::Bf16) if set.contains(Isa::Avx512Bf16) => {
-            ActivationForm::Bf16Pairs
         }
         (Numerics::Native, _) => ActivationForm::F32,
     }
@@ -157,6 +160,23 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn where_bf16_dot_products_are_as_fast_they_stay() {
+        let set = IsaSet::of(&Isa::ALL).with_full_rate_bf16();
+        let forms = |set: IsaSet| {
+            [Dtype::Bf16, Dtype::F16, Dtype::F32]
+                .map(|dtype| activation_form(set, Numerics::Native, dtype))
+        };
+        use ActivationForm::{Bf16Pairs, F32, I24};
+        assert_eq!(forms(set), [Bf16Pairs, I24, F32]);
+        assert_eq!(
+            forms(set.limited_to(crate::isa::IsaLevel::Avx512)),
+            [Bf16Pairs, I24, F32]
+        );
+        assert_eq!(forms(set.limited_to(crate::isa::IsaLevel::Avx2)), [F32; 3]);
     }
 
     #[test]

@@ -4,10 +4,11 @@
 //! x ≈ 2^(e − 21) · X,   X = round(x · 2^(21 − e)),   X = 65536·d₂ + 256·d₁ + d₀,   −128 ≤ d < 128
 //! ```
 //!
-//! with 2^e ≤ max|x| < 2^(e+1) over the chunk, so |X| < 2^22. A bf16 number has 8 significant bits: it is held
+//! with 2^e ≤ max|x| < 2^(e+1) over the chunk, so |X| ≤ 2^22. A bf16 number has 8 significant bits: it is held
 //! exactly while its exponent is at most 14 below the chunk's largest, a fp16 number (11 bits) at most 11
-//! below; otherwise it is off by at most 2^-22 of the largest magnitude, which is what an fp32 sum that holds
-//! the largest loses too. Products and their sums over a chunk are exact integers.
+//! below; otherwise it is off by at most 2^-22 of the largest magnitude. An fp32 sum that holds the largest
+//! loses a quarter of that for every term; one where the largest is multiplied by a zero weight loses nothing.
+//! Products and their sums over a chunk are exact integers.
 
 use crate::quantize::{ChunkLoops, PortableLoops};
 
@@ -52,7 +53,7 @@ impl SliceLoops for PortableLoops {
     }
 }
 
-/// d₂, d₁, d₀ of |x| < 2^22.
+/// d₂, d₁, d₀ of |x| ≤ 2^22.
 #[inline(always)]
 fn digits(x: i32) -> [i8; 3] {
     let above = (x + 128) >> 8;
@@ -71,6 +72,7 @@ pub(crate) fn slice_row<'x, L: ChunkLoops + SliceLoops>(
     sums: &mut [f32],
     words: &mut [u32],
 ) {
+    debug_assert!(chunk_columns <= 256, "a sum of X fits 32 bits");
     let mut rest = bytes;
     let group_words = words.chunks_mut(chunks_per_group * CHUNK_WORDS);
     for ((group, sum), words) in groups.zip(sums).zip(group_words) {

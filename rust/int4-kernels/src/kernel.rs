@@ -10,7 +10,7 @@
 //! ```
 //!
 //! with c = 8 for 4-bit and c = 128 for 8-bit codes. `q − c` is exact in every form below; products
-//! accumulate in fp32 (int32 for [`ActivationForm::Int8`]); the scale is applied in fp32 per group.
+//! accumulate in fp32 (int32 for the integer forms); the scale is applied in fp32 per group.
 
 use crate::isa::Isa;
 

@@ -9,7 +9,7 @@
 //! | [`pack`] | codes, scales, zeros → packed bytes and back |
 //! | [`kernel`] | the seam between driver and microkernels |
 //! | [`isa`], [`dispatch`] | instruction sets as values; the kernel table; choosing |
-//! | `element`, `prepare`, `quantize` | activations → the form a kernel reads |
+//! | `element`, `prepare`, `quantize`, `fixed_point` | activations → the form a kernel reads |
 //! | `store`, `scratch` | results → outputs; buffers that are reused |
 //! | [`operands`] | activations, outputs, numerics of a call |
 //! | [`linear`](mod@linear), `plan`, [`embedding`] | the drivers |

@@ -1,8 +1,8 @@
-//! Activations → the form a kernel reads: fp32, bf16 pairs or int8, with Σx per group.
+//! Activations → the form a kernel reads: fp32, bf16 pairs, fixed point or int8, with Σx per group.
 //!
 //! One prepared row is one run of 32-bit words, `x | sums | scales`, each part starting at a cache
 //! line. The loops are written once, over eight lanes, and compiled three times: for the baseline here
-//! and with wider registers in `x86_64/prepare.rs`. Two of them, over the chunks of int8, are too short
+//! and with wider registers in `x86_64/prepare.rs`. Those over the chunks of the integer forms are too short
 //! for the compiler's vectors and have intrinsics there ([`ChunkLoops`]). Nothing contracts or reorders
 //! floating point, so all three give the same bits.
 
@@ -434,6 +434,24 @@ mod tests {
             assert_eq!((scales[0], scales[4]), (2.0f32.powi(-19), 2.0f32.powi(-20)));
             assert_eq!(ints[1..4], [c * 52, 0, 0]);
             assert_eq!(ints[5..8], [-c * 384, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn every_width_keeps_the_same_digits() {
+        // Twenty-six binades, halves of the last place, lengths with and without a last eight.
+        let x: Vec<f32> = (0..1000u32)
+            .map(|i| {
+                let bits = i.wrapping_mul(2_654_435_761);
+                let sign = if bits & 1 == 0 { 1.0 } else { -1.0 };
+                sign * (1.0 + (bits >> 9) as f32 / (1 << 23) as f32) * 2.0f32.powi(-(i as i32 % 26))
+            })
+            .collect();
+        for (group, chunk) in [(128, 128), (24, 24), (1000, 128), (8, 8)] {
+            // `prepare` compares the widths.
+            let (_, sums, _) = prepare(&form(ActivationForm::I24, 8, 1000, group, chunk), &x);
+            let exact: f64 = x[..group].iter().map(|x| f64::from(*x)).sum();
+            assert!((f64::from(sums[0]) - exact).abs() <= 1e-5 * group as f64);
         }
     }
 

@@ -120,3 +120,29 @@ pub fn quantized_activations(
     }
     values
 }
+
+/// The activations that a 24-bit fixed-point kernel sees, `x` being `[m][k]`: multiples of 2^(e − 21), ties to
+/// even, where 2^e is the power of two at or below the chunk's largest magnitude. Groups start at multiples of
+/// `group_columns`, chunks at multiples of `chunk_columns` inside them.
+pub fn fixed_point_activations(
+    x: &[f32],
+    k: usize,
+    group_columns: usize,
+    chunk_columns: usize,
+) -> Vec<f64> {
+    let mut values: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    for row in values.chunks_mut(k) {
+        for group in row.chunks_mut(group_columns) {
+            for chunk in group.chunks_mut(chunk_columns) {
+                let absmax = chunk.iter().fold(0.0f64, |absmax, x| absmax.max(x.abs()));
+                let unit = absmax.log2().floor().exp2() / f64::from(1 << 21);
+                if absmax > 0.0 {
+                    for x in chunk {
+                        *x = (*x / unit).round_ties_even() * unit;
+                    }
+                }
+            }
+        }
+    }
+    values
+}

@@ -73,6 +73,23 @@ def test_figures_follow_from_the_samples() -> None:
     assert line.startswith("10x20, M = 2, threads 1: native has 0.34 [")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--m", "0"], "--m 0: expected positive integers"),
+        (["--threads", "0"], "--threads 0: expected positive integers"),
+        (["--shapes", "40x64"], "--shapes 40x64: expected multiples of 32"),
+        (["--groups", "48"], "--groups 48: expected a multiple of 8 that divides K = 128"),
+        (["--stock", "oneDNN"], "--stock oneDNN: expected some of stock-bf16,stock-int4"),
+    ],
+)
+def test_bad_options_are_one_line(arguments: list[str], complaint: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert complaint in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
 def test_slower_than_stock_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "slower_than_stock", lambda rows: ["here"])
     done = run("--m", "1", "--activation", "native", "--stock", "stock-bf16", "--never-slower")

@@ -1,7 +1,7 @@
 //! Activations as 24-bit fixed point in three signed bytes: AVX-512 VNNI.
 //!
-//! What bf16 and fp16 activations are computed with where there is VNNI: three VPDPBUSD per four columns take
-//! fewer cycles than two VDPBF16PS, which issue every second cycle, and need the cheaper unpacking of int8.
+//! Three VPDPBUSD per four columns where bf16 takes two VDPBF16PS, and the cheaper unpacking of int8: a gain
+//! where VDPBF16PS issues more slowly (see [`crate::isa::IsaSet::has_full_rate_bf16`]).
 
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -87,9 +87,8 @@ unsafe fn i24_block<const BITS: u8, const ROWS: usize, const ACCS: usize>(
 /// total[r] += scale · (partial[r] − (z − c)·Σx)
 /// ```
 ///
-/// The sums start at −c·Σd, so centring costs no instruction. A chunk has 128 columns as a rule and at most
-/// 32,768, where 255·128 per column still stay below 2^31; up to 128 columns every i is below 2^23 and
-/// converts to fp32 exactly.
+/// The sums start at −c·Σd, so centring costs no instruction. A chunk has at most 128 columns: every i is below
+/// 2^23 and converts to fp32 exactly.
 ///
 /// # Safety
 /// As for [`crate::kernel::Microkernel`]; `strip.x` addresses the bytes of the form and `strip.rows == ROWS`.
