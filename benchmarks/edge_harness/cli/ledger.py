@@ -33,13 +33,14 @@ def run(
     """
     from benchmarks.edge_harness.cli.compile_cache import CompileCache
     from benchmarks.edge_harness.cli.engine_options import engine_options
+    from benchmarks.edge_harness.cli.model_folder import model_folder
     from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
     from benchmarks.edge_harness.cli.probe_runs import SampleSet
     from benchmarks.edge_harness.measure.fresh_process import program
 
     command = program(
         "ledger",
-        *("--model", str(model.resolve()), "--context-len", str(context_len)),
+        *("--model", str(model_folder(model)), "--context-len", str(context_len)),
         *engine_options(stock=stock, engine_args=engine_args, cache_root=cache_root, threads=threads),
     )
     output = ProbeOutput("ledger", out, cores=cores_for(threads), allow_busy=allow_busy)

@@ -51,6 +51,7 @@ def run(
     import psutil
 
     from benchmarks.edge_harness.cli.compile_cache import CompileCache
+    from benchmarks.edge_harness.cli.model_folder import model_folder
     from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
     from benchmarks.edge_harness.cli.probe_runs import SampleSet
     from benchmarks.edge_harness.measure.fresh_process import program
@@ -71,7 +72,7 @@ def run(
         assert model is not None
         command = program(
             "memory_child",
-            *("--model", str(model.resolve())),
+            *("--model", str(model_folder(model))),
             *("--context-len", str(context_len), "--generate", str(generate), "--layout", layout),
             *("--engine-args", engine_args),
             *(("--threads", str(threads)) if threads else ()),

@@ -43,6 +43,7 @@ def run(
     """
     from benchmarks.edge_harness.cli import speed_sweep
     from benchmarks.edge_harness.cli.engine_options import engine_options
+    from benchmarks.edge_harness.cli.model_folder import model_folder
     from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
 
     lengths = speed_sweep.counts(prompt_len, "--prompt-len", 1)
@@ -62,7 +63,7 @@ def run(
     threads_wanted = speed_sweep.thread_counts(threads)
     speed_sweep.sweep(
         "pp",
-        model=model,
+        model=model_folder(model),
         tests=tests,
         threads=threads_wanted,
         options=engine_options(stock=stock, ceiling=False, engine_args=engine_args, cache_root=cache_root),

@@ -37,13 +37,14 @@ def run(
     uncovered, and printed.
     """
     from benchmarks.edge_harness.cli.engine_options import engine_options
+    from benchmarks.edge_harness.cli.model_folder import model_folder
     from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
     from benchmarks.edge_harness.cli.probe_runs import SampleSet
     from benchmarks.edge_harness.measure.fresh_process import program
 
     command = program(
         "profile",
-        *("--model", str(model.resolve()), "--prompt-len", str(prompt_len)),
+        *("--model", str(model_folder(model)), "--prompt-len", str(prompt_len)),
         *("--steps", str(steps), "--repeats", str(repeats), "--batch", str(batch)),
         *engine_options(stock=stock, engine_args=engine_args, cache_root=cache_root, threads=threads),
     )

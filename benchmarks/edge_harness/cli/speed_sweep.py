@@ -63,10 +63,10 @@ def sweep(
     for count in threads:
         command = program(
             "sweep",
-            *("--model", str(model.resolve()), "--threads", str(count)),
+            *("--model", str(model), "--threads", str(count)),
             *("--tests", json.dumps(list(tests)), *options),
         )
-        title = f"{model.resolve().name}, {threads_text(count)}"
+        title = f"{model.name}, {threads_text(count)}"
         child = output.measure(command, title, threads=count, cache=cache)
         sets += _sets(kind, child)
         runs.append(dict(child.record))
@@ -124,7 +124,7 @@ def _rows(kind: Kind, run: dict[str, Any], model: Path, engine: str) -> list[Row
         decode = kind == "tg"
         rows.append(
             Row(
-                model=model.resolve().name,
+                model=model.name,
                 size_bytes=size,
                 engine=engine,
                 threads=int(run["threads"]),

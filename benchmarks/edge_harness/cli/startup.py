@@ -38,6 +38,7 @@ def run(
     one finds what the machine happens to hold.
     """
     from benchmarks.edge_harness.cli.engine_options import engine_options
+    from benchmarks.edge_harness.cli.model_folder import model_folder
     from benchmarks.edge_harness.cli.probe_output import ProbeOutput, cores_for
     from benchmarks.edge_harness.cli.probe_runs import SampleSet
     from benchmarks.edge_harness.measure import fresh_process
@@ -48,7 +49,7 @@ def run(
             stock=stock, engine_args=engine_args, cache_root=Path(folder), threads=threads
         )
         command = fresh_process.program(
-            "start", "--model", str(model.resolve()), "--context-len", str(context_len), *options
+            "start", "--model", str(model_folder(model)), "--context-len", str(context_len), *options
         )
         output = ProbeOutput("startup", out, cores=cores_for(threads), allow_busy=allow_busy)
         # Without a cold start asked for, one is needed all the same to fill the cache; it is not reported.
