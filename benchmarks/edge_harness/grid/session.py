@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import shutil
@@ -36,6 +37,7 @@ from benchmarks.edge_harness.grid.program import Program
 from benchmarks.edge_harness.grid.runner import Interrupted, Plan, run_grid
 from benchmarks.edge_harness.grid.stops import stops_ignored, stops_unwind
 from benchmarks.edge_harness.grid.terminal import TerminalProgress, print_summary, verdict_line
+from benchmarks.edge_harness.metrics import METRICS, SAMPLED
 from benchmarks.edge_harness.provenance.build import build_text
 from benchmarks.edge_harness.provenance.collect import collect_load, collect_software
 from benchmarks.edge_harness.spec import Arm, Spec, read_spec
@@ -184,6 +186,7 @@ def make_plan(options: Options, program: Callable[[Arm], Program]) -> Plan:
             f"{options.spec_file}: metric: expected what the grid is made for, there or as --metric "
             "(for instance tg_tps; sampled.wall_s is there for any command)"
         )
+    _require_known(spec.metric, spec)
     for arm in spec.arms:
         # A spec is published with its result.
         secret = next(filter(settings.is_secret, arm.env), None)
@@ -199,6 +202,20 @@ def make_plan(options: Options, program: Callable[[Arm], Program]) -> Plan:
         placement=placement,
         programs={arm.tag: program(arm) for arm in spec.arms},
         scratch=options.out.with_name(f"{options.out.name}.work"),
+    )
+
+
+def _require_known(metric: str, spec: Spec) -> None:
+    """Refuse a metric that no run can have, before hours of runs that fail for it. What the command of an arm
+    may print cannot be known."""
+    known = METRICS | spec.declared_metrics()
+    own_commands = any(arm.command is not None for arm in spec.arms)
+    if metric in known or (own_commands and not metric.startswith(SAMPLED)):
+        return
+    near = ", ".join(difflib.get_close_matches(metric, known, n=3))
+    raise OmniError(
+        f"metric {metric}: expected one of the harness's or of the spec's metrics"
+        + (f": {near}?" if near else "")
     )
 
 

@@ -150,6 +150,23 @@ def test_a_metric_that_counts_warm_runs_says_when_there_is_none(bench: Bench) ->
     assert bench.artifact.notes == []
 
 
+@pytest.mark.parametrize(
+    ("arm", "metric", "near"),
+    [
+        (PRINT_ONE, "sampled.wal_s", "sampled.wall_s"),
+        ({"adapter": "ours", "model": "m"}, "tgtps", "tg_tps"),
+        ({"unavailable": "not here"}, "tgtps", "tg_tps"),
+    ],
+)
+def test_a_metric_that_no_run_can_have_is_refused_before_anything_runs(
+    bench: Bench, arm: Any, metric: str, near: str
+) -> None:
+    bench.spec({"a": arm}, metric=metric)
+    assert bench.run("--passes", "1") == 2
+    assert f"metric {metric}: expected one of the harness's or of the spec's metrics: {near}" in bench.stderr
+    assert not bench.out.exists()
+
+
 def test_one_failure_of_several_does_not(bench: Bench) -> None:
     code = counting(bench.folder) + "\nif count == 1: raise SystemExit(1)"
     bench.spec({"a": code})
