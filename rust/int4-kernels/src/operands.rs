@@ -90,7 +90,8 @@ impl Outputs<'_> {
 /// How activations enter the products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Numerics {
-    /// As they are; products accumulate in fp32.
+    /// As floats, or as 24-bit fixed point per chunk of columns where that is faster (see
+    /// [`crate::dispatch::activation_form`]); groups accumulate in fp32.
     Native,
     /// Symmetric int8 with one scale per row and chunk of columns. A chunk is a weight group, cut
     /// into pieces of `max_chunk` columns where the group is longer.

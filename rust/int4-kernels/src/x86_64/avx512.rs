@@ -25,6 +25,8 @@
 //!   straight into the first-level cache runs out of its fill buffers.
 //! - Group terms come from `[group][16]` arrays: one load each, no gather, no transposition.
 //!
+//! The integer forms have one level more, chunks of a group, and their products are exact.
+//!
 //! Limits: VDPBF16PS treats subnormal bf16 inputs as zero and flushes subnormal results; nothing
 //! here depends on a length being a multiple of anything but one block.
 
