@@ -57,15 +57,16 @@ def test_opcheck_embedding(embedding, packed: torch.Tensor):
 
 
 def layouts(x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """``x`` [4, 6, K] in memory layouts that a kernel may meet; each equals it."""
-    wide = torch.full((4, 6, K + 9), float("nan"), dtype=x.dtype)
-    wide[..., 5 : K + 5] = x
-    every_other = torch.full((4, 12, K), float("nan"), dtype=x.dtype)
+    """``x`` [4, 6, k] in memory layouts that a kernel may meet; each equals it."""
+    k = x.shape[-1]
+    wide = torch.full((4, 6, k + 9), float("nan"), dtype=x.dtype)
+    wide[..., 5 : k + 5] = x
+    every_other = torch.full((4, 12, k), float("nan"), dtype=x.dtype)
     every_other[:, ::2] = x
     odd = torch.empty(x.numel() * x.itemsize + 1, dtype=torch.uint8)[1:]
     return {
         "contiguous": x,
-        "rows of a wider tensor": wide[..., 5 : K + 5],
+        "rows of a wider tensor": wide[..., 5 : k + 5],
         "every other row": every_other[:, ::2],
         "columns first": x.permute(2, 0, 1).contiguous().permute(1, 2, 0),
         "rows swapped": x.transpose(0, 1).contiguous().transpose(0, 1),

@@ -12,6 +12,7 @@ from typing_extensions import Buffer
 _ScaleType = Literal["f16", "bf16"]
 _ZeroKind = Literal["none", "u8", "offset"]
 _IsaLevel = Literal["scalar", "avx2", "avx512"]
+_Dtype = Literal["bf16", "f16", "f32"]
 
 LAYOUT_VERSION: int
 """Version of the packed layout that is written, and the newest that is read."""
@@ -48,7 +49,8 @@ class KernelInfo:
     """What the CPU must have."""
     form: Literal["f32", "bf16", "int8", "i24"]
     """How activations are read; `i24` is 24-bit fixed point, for 16-bit floats where there is VNNI."""
-    bits: Literal[4, 8]
+    bits: Literal[4, 8, 16, 32]
+    """Of packed codes, or of the elements of an unquantized weight."""
     available: bool
     """Whether the machine and the level in use allow it."""
 
@@ -90,11 +92,15 @@ def segments(packed: Buffer, verify: bool) -> list[SegmentInfo]:
     """The segments of packed uint8 bytes; with `verify`, checksums are computed. Raises LayoutError."""
 
 def kernels() -> list[KernelInfo]:
-    """The kernel table: for one form and one width of codes, the fastest comes first."""
+    """The kernel tables, first of packed and then of unquantized weights: for one form and one width, the
+    fastest comes first."""
 
-def select_kernel(dtype: Literal["bf16", "f16", "f32"], activation: int, bits: int) -> str:
+def select_kernel(dtype: _Dtype, activation: int, bits: int) -> str:
     """The name of the kernel that computes a linear layer now. activation: 0 native, 32 or 128 int8.
     Raises ValueError."""
+
+def select_dense_kernel(dtype: _Dtype, weight_dtype: _Dtype) -> str:
+    """The name of the kernel that computes with an unquantized weight now. Raises ValueError."""
 
 def isa_level() -> _IsaLevel:
     """The instruction set level in use."""
@@ -104,8 +110,9 @@ def set_isa_level(level: str) -> None:
     Raises ValueError for an unknown level, or one that the machine lacks."""
 
 def register_torch_ops(torch_lib_dir: str, *qualified_names: str) -> None:
-    """Register native CPU kernels for operators that have a schema: `namespace::…int4_linear` or
-    `namespace::…int4_embedding`. `torch_lib_dir` is the `lib` folder of the imported torch.
+    """Register native CPU kernels for operators that have a schema: `namespace::…int4_linear`,
+    `…int4_embedding`, `…dense_linear` or `…dense_embedding`. `torch_lib_dir` is the `lib` folder of the
+    imported torch.
     Raises RuntimeError naming the symbol this torch lacks, or the operator that torch refused."""
 
 @final
@@ -113,11 +120,11 @@ class KernelCalls:
     """What one kernel did since the last `reset_kernel_calls`, in this process."""
 
     kernel: str
-    """A name of `kernels()`, or `rows-q4`, `rows-q8`: embedding lookups. A call of a tensor whose segments
-    differ in width counts for the kernel of each."""
-    bits: Literal[4, 8]
+    """A name of `kernels()`, or `rows-q4`, `rows-q8`, `rows-w16`, `rows-w32`: embedding lookups. A call of a
+    tensor whose segments differ in width counts for the kernel of each."""
+    bits: Literal[4, 8, 16, 32]
     layers: int
-    """Distinct packed tensors, told apart by address; a lower bound when `untracked_calls` is not 0."""
+    """Distinct weights, told apart by address; a lower bound when `untracked_calls` is not 0."""
     calls: int
     """All of them, untracked ones included."""
     untracked_calls: int

@@ -1,8 +1,9 @@
 """The torch operators: schemas, shapes without data, a portable kernel and a native one.
 
-Importing this module defines ``vllm_omni::int4_linear`` and ``vllm_omni::int4_embedding``. The portable
-kernel (:mod:`vllm_omni.portable`, which states what they compute and refuse) is registered for every device
-type; the native library registers the CPU's, which takes precedence.
+Importing this module defines ``vllm_omni::int4_linear`` and ``vllm_omni::int4_embedding`` on packed weights,
+``vllm_omni::dense_linear`` and ``vllm_omni::dense_embedding`` on unquantized tables. The portable kernel
+(:mod:`vllm_omni.portable`, which states what they compute and refuse) is registered for every device type;
+the native library registers the CPU's, which takes precedence.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from vllm_omni.native import native
 
 LINEAR_SCHEMA = "(Tensor x, Tensor packed, Tensor bias, int n, int k, int activation) -> Tensor"
 EMBEDDING_SCHEMA = "(Tensor ids, Tensor packed, int n, int k, int dtype) -> Tensor"
+DENSE_LINEAR_SCHEMA = "(Tensor x, Tensor weight, Tensor bias) -> Tensor"
+DENSE_EMBEDDING_SCHEMA = "(Tensor ids, Tensor weight, int dtype) -> Tensor"
 
 _log = logging.getLogger("vllm.omni_edge")
 
@@ -54,6 +57,22 @@ def embedding_shape(ids: torch.Tensor, packed: torch.Tensor, n: int, k: int, dty
     return ids.new_empty((*ids.shape, k), dtype=portable.ROW_DTYPES[dtype])
 
 
+def dense_linear_shape(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Shape and type of the dense linear operator's result."""
+    torch._check(weight.dim() == 2, lambda: f"weight: expected [N, K], got {list(weight.shape)}")
+    n, k = weight.shape
+    torch._check(x.dim() >= 1, lambda: f"x: expected [..., {k}], got {list(x.shape)}")
+    torch._check(x.shape[-1] == k, lambda: f"x: expected [..., {k}], got {list(x.shape)}")
+    return x.new_empty((*x.shape[:-1], n))
+
+
+def dense_embedding_shape(ids: torch.Tensor, weight: torch.Tensor, dtype: int) -> torch.Tensor:
+    """Shape and type of the dense embedding operator's result."""
+    torch._check(weight.dim() == 2, lambda: f"weight: expected [N, K], got {list(weight.shape)}")
+    torch._check(dtype in portable.ROW_DTYPES, lambda: f"dtype: expected 0, 1 or 2, got {dtype}")
+    return ids.new_empty((*ids.shape, weight.shape[1]), dtype=portable.ROW_DTYPES[dtype])
+
+
 def _define(library: torch.library.Library, name: str, schema: str, kernel: Callable, fake: Callable) -> None:
     library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
     library.impl(name, kernel, "CompositeExplicitAutograd")
@@ -79,20 +98,27 @@ def _register_native(*names: str) -> None:
 # A registration lasts as long as its Library object.
 _libraries: dict[str, torch.library.Library] = {}
 
+_OPERATORS: tuple[tuple[str, str, Callable, Callable], ...] = (
+    ("int4_linear", LINEAR_SCHEMA, portable.linear, linear_shape),
+    ("int4_embedding", EMBEDDING_SCHEMA, portable.embedding, embedding_shape),
+    ("dense_linear", DENSE_LINEAR_SCHEMA, portable.dense_linear, dense_linear_shape),
+    ("dense_embedding", DENSE_EMBEDDING_SCHEMA, portable.dense_embedding, dense_embedding_shape),
+)
 
-def _register(namespace: str, linear: str, embedding: str) -> None:
+
+def _register(namespace: str, prefix: str) -> None:
     native()  # refuses an instruction set that the machine lacks, before anything is defined
     library = _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
-    _define(library, linear, LINEAR_SCHEMA, portable.linear, linear_shape)
-    _define(library, embedding, EMBEDDING_SCHEMA, portable.embedding, embedding_shape)
-    _register_native(f"{namespace}::{linear}", f"{namespace}::{embedding}")
+    for name, schema, kernel, fake in _OPERATORS:
+        _define(library, prefix + name, schema, kernel, fake)
+    _register_native(*(f"{namespace}::{prefix}{name}" for name, *_ in _OPERATORS))
 
 
 def register_vllm_ops() -> None:
-    """Define ``vllm::cpu_int4_linear`` and ``vllm::cpu_int4_embedding``: the same operators in the namespace
-    of vLLM's own. Needs no vLLM; does nothing the second time."""
+    """Define ``vllm::cpu_int4_linear`` and so on: the same operators in the namespace of vLLM's own. Needs no
+    vLLM; does nothing the second time."""
     if "vllm" not in _libraries:
-        _register("vllm", "cpu_int4_linear", "cpu_int4_embedding")
+        _register("vllm", "cpu_")
 
 
-_register("vllm_omni", "int4_linear", "int4_embedding")
+_register("vllm_omni", "")

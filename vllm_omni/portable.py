@@ -37,11 +37,7 @@ def linear(
         raise RuntimeError(f"x: expected [..., {k}], got {list(x.shape)}")
     if activation not in ACTIVATIONS:
         raise RuntimeError(f"activation: expected 0 (native), 32 or 128 (int8 columns), got {activation}")
-    if bias.numel() != 0:
-        if bias.dtype != x.dtype:
-            raise RuntimeError(f"bias: expected {_name(x.dtype)} as x, got {_name(bias.dtype)}")
-        if bias.shape != (n,):
-            raise RuntimeError(f"bias: expected [{n}], got {list(bias.shape)}")
+    _check_bias(bias, x.dtype, n)
     rows = x.detach().reshape(-1, k).float()
     y = torch.empty((rows.shape[0], n), dtype=torch.float32)
     start = 0
@@ -63,6 +59,59 @@ def embedding(ids: torch.Tensor, packed: torch.Tensor, n: int, k: int, dtype: in
     ``dtype``: 0 bfloat16, 1 float16, 2 float32 (exact before the one rounding to it).
     """
     segments = _segments(packed, n, k)
+    flat = _checked_ids(ids, dtype, n)
+    out = torch.empty((flat.numel(), k), dtype=ROW_DTYPES[dtype])
+    start = 0
+    for segment in segments:
+        mine = ((flat >= start) & (flat < start + segment.n)).nonzero().squeeze(1)
+        for run in slabs(mine.numel(), segment.k * layout.PANEL_ROWS):
+            out[mine[run]] = _rows(packed, segment, flat[mine[run]] - start).to(out.dtype)
+        start += segment.n
+    return out.reshape(*ids.shape, k)
+
+
+def dense_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """``x`` ``[..., K]`` times an unquantized weight ``[N, K]``, plus ``bias`` ``[N]`` unless it is empty.
+
+    ``weight`` may have another float type than ``x``: it enters with the bits that it has. Its rows are read
+    in place, so their elements must be adjacent. Result ``[..., N]`` in ``x``'s type.
+    """
+    n, k = _dense_shape(weight)
+    if x.dtype not in FLOAT_DTYPES:
+        raise RuntimeError(f"x: expected bfloat16 or float16 or float32, got {_name(x.dtype)}")
+    if x.dim() < 1 or x.shape[-1] != k:
+        raise RuntimeError(f"x: expected [..., {k}], got {list(x.shape)}")
+    _check_bias(bias, x.dtype, n)
+    rows = x.detach().reshape(-1, k).float()
+    y = torch.empty((rows.shape[0], n), dtype=torch.float32)
+    for run in slabs(n, max(k, 1)):
+        torch.matmul(rows, weight.detach()[run].float().T, out=y[:, run])
+    if bias.numel() != 0:
+        y += bias.float()
+    return y.to(x.dtype).reshape(*x.shape[:-1], n)
+
+
+def dense_embedding(ids: torch.Tensor, weight: torch.Tensor, dtype: int) -> torch.Tensor:
+    """Rows ``ids`` (int64 or int32, any shape) of an unquantized table ``[N, K]``: ``[*ids.shape, K]``.
+
+    ``dtype``: 0 bfloat16, 1 float16, 2 float32: the stored bits where it is the table's type, rounded once
+    elsewhere.
+    """
+    n, k = _dense_shape(weight)
+    flat = _checked_ids(ids, dtype, n)
+    return weight.detach()[flat].to(ROW_DTYPES[dtype]).reshape(*ids.shape, k)
+
+
+def _check_bias(bias: torch.Tensor, dtype: torch.dtype, n: int) -> None:
+    if bias.numel() == 0:
+        return
+    if bias.dtype != dtype:
+        raise RuntimeError(f"bias: expected {_name(dtype)} as x, got {_name(bias.dtype)}")
+    if bias.shape != (n,):
+        raise RuntimeError(f"bias: expected [{n}], got {list(bias.shape)}")
+
+
+def _checked_ids(ids: torch.Tensor, dtype: int, n: int) -> torch.Tensor:
     if ids.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"ids: expected int64 or int32, got {_name(ids.dtype)}")
     if dtype not in ROW_DTYPES:
@@ -72,14 +121,18 @@ def embedding(ids: torch.Tensor, packed: torch.Tensor, n: int, k: int, dtype: in
     if bool(outside.any()):
         at = int(outside.nonzero()[0])
         raise RuntimeError(f"ids[{at}]: expected 0 to {n - 1}, found {int(flat[at])}")
-    out = torch.empty((flat.numel(), k), dtype=ROW_DTYPES[dtype])
-    start = 0
-    for segment in segments:
-        mine = ((flat >= start) & (flat < start + segment.n)).nonzero().squeeze(1)
-        for run in slabs(mine.numel(), segment.k * layout.PANEL_ROWS):
-            out[mine[run]] = _rows(packed, segment, flat[mine[run]] - start).to(out.dtype)
-        start += segment.n
-    return out.reshape(*ids.shape, k)
+    return flat
+
+
+def _dense_shape(weight: torch.Tensor) -> tuple[int, int]:
+    if weight.dtype not in FLOAT_DTYPES:
+        raise RuntimeError(f"weight: expected bfloat16 or float16 or float32, got {_name(weight.dtype)}")
+    if weight.dim() != 2:
+        raise RuntimeError(f"weight: expected [N, K], got {list(weight.shape)}")
+    n, k = weight.shape
+    if n > 0 and ((k > 1 and weight.stride(1) != 1) or (n > 1 and weight.stride(0) < k)):
+        raise RuntimeError("weight: expected rows of adjacent elements, one behind the other")
+    return n, k
 
 
 def _segments(packed: torch.Tensor, n: int, k: int) -> tuple[layout.Segment, ...]:

@@ -5,6 +5,7 @@
 - ``packed_parameter``: a parameter filled shard by shard without copying.
 - ``kernel_names``: which kernel serves a layer.
 - ``linear_method``, ``embedding_method``: vLLM's two seams for a layer's weights.
+- ``dense_method``: the second of them for a table or head that is not packed.
 - ``cpu_int4``: the configuration class that ties them to vLLM.
 
 ``options`` and ``packed_folder`` import neither torch nor vLLM.

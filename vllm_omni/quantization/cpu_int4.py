@@ -21,8 +21,9 @@ from vllm_omni.activation import ACTIVATIONS
 from vllm_omni.errors import FormatError
 from vllm_omni.layout_header import PACKED_SUFFIX
 from vllm_omni.patch import left_out
+from vllm_omni.quantization.dense_method import DenseEmbeddingMethod
 from vllm_omni.quantization.embedding_method import Int4EmbeddingMethod
-from vllm_omni.quantization.kernel_names import DTYPE_NAMES, kernel_name
+from vllm_omni.quantization.kernel_names import DTYPE_NAMES, dense_kernel_name, kernel_name
 from vllm_omni.quantization.linear_method import Int4LinearMethod
 from vllm_omni.quantization.options import (
     METHOD_NAME,
@@ -129,7 +130,10 @@ class CpuInt4Config(QuantizationConfig):
             module = self._packed_embedding(layer, prefix)
             if module is not None:
                 return Int4EmbeddingMethod(self, module, self._activation())
-            return UnquantizedEmbeddingMethod()
+            if layer.tp_size > 1 or layer.num_embeddings != layer.org_vocab_size:
+                # Parts of a table, and rows that an adapter adds, are vLLM's to place.
+                return UnquantizedEmbeddingMethod()
+            return DenseEmbeddingMethod(self, prefix)
         return None
 
     def shard_modules(self, prefix: str) -> list[str]:
@@ -159,6 +163,15 @@ class CpuInt4Config(QuantizationConfig):
         else:
             names = ", ".join(f"{bit} bit {name}" for bit, name in found.items())
         _log.info("cpu_int4: activation %s, model dtype %s, kernels: %s", activation, kinds[0], names)
+
+    def log_dense_kernel(self, dtype: torch.dtype, weights: torch.dtype) -> None:
+        """Log once per process which kernel serves unquantized tables of type ``weights``."""
+        kinds = (DTYPE_NAMES[dtype], DTYPE_NAMES[weights], ())
+        if kinds in _logged_kernels:
+            return
+        _logged_kernels.add(kinds)
+        name = dense_kernel_name(dtype, weights) or f"portable operators ({ops.status().reason})"
+        _log.info("cpu_int4: unquantized %s table, model dtype %s, kernel: %s", kinds[1], kinds[0], name)
 
     def _activation(self) -> str:
         vllm_config = get_current_vllm_config_or_none()

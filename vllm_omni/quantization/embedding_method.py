@@ -16,8 +16,15 @@ from vllm_omni.quantization.packed_parameter import PackedShards, Shard
 if TYPE_CHECKING:
     from vllm_omni.quantization.cpu_int4 import CpuInt4Config
 
-# The operator's `dtype` argument.
-_DTYPE_CODES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+# The operators' `dtype` argument.
+ROW_DTYPE_CODES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+
+
+def pad_vocabulary(logits: torch.Tensor, padding: int) -> torch.Tensor:
+    """``logits`` with ``padding`` columns of -inf behind: the width that vLLM pads a vocabulary to."""
+    if padding == 0:
+        return logits
+    return torch.nn.functional.pad(logits, (0, padding), value=float("-inf"))
 
 
 class Int4EmbeddingMethod(QuantizeMethodBase):
@@ -58,7 +65,7 @@ class Int4EmbeddingMethod(QuantizeMethodBase):
             )
         self.n, self.k = layer.org_vocab_size, layer.embedding_dim
         self.padding = layer.num_embeddings_padded - self.n
-        self.dtype_code = _DTYPE_CODES[params_dtype]
+        self.dtype_code = ROW_DTYPE_CODES[params_dtype]
         self._params_dtype = params_dtype
         shard = Shard(None, self.module + PACKED_SUFFIX, self.n)
         layer.register_parameter(
@@ -97,6 +104,4 @@ class Int4EmbeddingMethod(QuantizeMethodBase):
             self.k,
             self.activation,
         )
-        if self.padding == 0:
-            return logits
-        return torch.nn.functional.pad(logits, (0, self.padding), value=float("-inf"))
+        return pad_vocabulary(logits, self.padding)

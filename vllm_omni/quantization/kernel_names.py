@@ -27,3 +27,12 @@ def kernel_name(dtype: torch.dtype, activation: int, bits: int) -> str | None:
     if not ops.status().native or library is None:
         return None
     return str(library.select_kernel(DTYPE_NAMES[dtype], activation, bits))
+
+
+def dense_kernel_name(dtype: torch.dtype, weights: torch.dtype) -> str | None:
+    """The native kernel that multiplies with an unquantized weight; ``None`` where the portable operators
+    do."""
+    library = native().module
+    if not ops.status().native or library is None:
+        return None
+    return str(library.select_dense_kernel(DTYPE_NAMES[dtype], DTYPE_NAMES[weights]))

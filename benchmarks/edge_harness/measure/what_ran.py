@@ -16,7 +16,11 @@ from benchmarks.edge_harness.measure.engine import InProcessEngine
 from benchmarks.edge_harness.measure.op_times import OpTime, kernels_of, op_times
 
 # Operators whose kernels the native counters name.
-OUR_OPERATORS = ("cpu_int4_linear", "cpu_int4_embedding", "int4_linear", "int4_embedding")
+OUR_OPERATORS = tuple(
+    prefix + name
+    for prefix in ("cpu_", "")
+    for name in ("int4_linear", "int4_embedding", "dense_linear", "dense_embedding")
+)
 # Operators of vLLM and torch that read quantized weights.
 _PACKED_OPERATOR = re.compile(r"wna16|gptq|awq|int[48]|[48]bit|scaled_mm|fp8|marlin")
 _DTYPE_BITS = {"bfloat16": 16, "float16": 16, "float32": 32}

@@ -60,8 +60,8 @@ impl<const SLOTS: usize, const KERNELS: usize> CallCounts<SLOTS, KERNELS> {
         }
     }
 
-    /// Counts one call of `kernel` on the packed tensor that starts at `packed`: a multiple of 4, as every
-    /// tensor a kernel accepts.
+    /// Counts one call of `kernel` on the tensor that starts at `packed`. Two tensors are told apart when they
+    /// start 4 bytes or more from each other.
     #[inline]
     pub fn count(&self, kernel: usize, packed: &[u8]) {
         let address = packed.as_ptr().addr() as u64;

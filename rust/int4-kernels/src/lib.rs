@@ -13,6 +13,7 @@
 //! | `store`, `scratch` | results → outputs; buffers that are reused |
 //! | [`operands`] | activations, outputs, numerics of a call |
 //! | [`linear`](mod@linear), `plan`, [`embedding`] | the drivers |
+//! | [`dense`] | unquantized heads and tables: row-major weights of 16 or 32 bits |
 //! | [`call_counts`] | which kernel read which tensor how often |
 //! | [`parallel`] | the team of threads a caller lends |
 //! | `scalar`, `x86_64` | microkernels |
@@ -24,6 +25,7 @@
 compile_error!("the packed layout is little endian and read in place");
 
 pub mod call_counts;
+pub mod dense;
 pub mod dispatch;
 mod element;
 pub mod embedding;
@@ -49,6 +51,9 @@ mod tiles;
 mod x86_64;
 
 pub use call_counts::{CallCounts, Calls};
+pub use dense::dispatch::{DENSE_KERNEL_COUNT, DENSE_KERNELS};
+pub use dense::kernel::{DenseForm, DenseKernel};
+pub use dense::{DenseWeight, dense_linear, dense_linear_with_kernel, dense_rows};
 pub use embedding::rows;
 pub use error::Int4Error;
 pub use isa::{Isa, IsaLevel, IsaSet};

@@ -1,5 +1,7 @@
 //! What a call brings: activations, outputs and the numerics it asks for.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::error::Int4Error;
@@ -15,7 +17,18 @@ pub enum Dtype {
     F32,
 }
 
-/// Activations `[M][K]` (the row stride travels beside them), or a bias `[ΣN]`.
+impl Dtype {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Activations `[M][K]` (the row stride travels beside them), a bias `[ΣN]`, or an unquantized weight
+/// `[N][K]`.
 #[derive(Clone, Copy, Debug)]
 pub enum Activations<'a> {
     /// bf16 elements.
@@ -26,7 +39,7 @@ pub enum Activations<'a> {
     F32(&'a [f32]),
 }
 
-impl Activations<'_> {
+impl<'a> Activations<'a> {
     /// Elements in the buffer.
     pub const fn len(&self) -> usize {
         match self {
@@ -47,6 +60,15 @@ impl Activations<'_> {
             Self::Bf16(_) => Dtype::Bf16,
             Self::F16(_) => Dtype::F16,
             Self::F32(_) => Dtype::F32,
+        }
+    }
+
+    /// The elements of a range.
+    pub(crate) fn slice(&self, range: Range<usize>) -> Activations<'a> {
+        match self {
+            Self::Bf16(x) => Activations::Bf16(&x[range]),
+            Self::F16(x) => Activations::F16(&x[range]),
+            Self::F32(x) => Activations::F32(&x[range]),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors and names between Rust and Python.
 
-use int4_kernels::{ActivationForm, Dtype, Int4Error, ScaleType, ZeroKind};
+use int4_kernels::{ActivationForm, DenseForm, Dtype, Int4Error, ScaleType, ZeroKind};
 use pyo3::create_exception;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -58,6 +58,14 @@ pub fn dtype(name: &str) -> PyResult<Dtype> {
         "f16" => Ok(Dtype::F16),
         "f32" => Ok(Dtype::F32),
         _ => Err(unknown("dtype", "bf16, f16 or f32", name)),
+    }
+}
+
+/// `f32` or `bf16`: how a dense kernel reads activations.
+pub fn dense_form_name(form: DenseForm) -> &'static str {
+    match form {
+        DenseForm::F32 => "f32",
+        DenseForm::Bf16 => "bf16",
     }
 }
 

@@ -1,6 +1,9 @@
 //! `int4-kernels` for Python: pack, inspect, and name kernels.
 
-use int4_kernels::{CodeKind, PackZeros, PackedTensor, SegmentSpec, ZeroKind, dispatch, layout};
+use int4_kernels::{
+    CodeKind, DENSE_KERNELS, Isa, PackZeros, PackedTensor, SegmentSpec, ZeroKind, dense, dispatch,
+    layout,
+};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -204,14 +207,22 @@ fn segments(py: Python<'_>, packed: PyBuffer<u8>, verify: bool) -> PyResult<Vec<
 #[pyfunction]
 fn kernels() -> Vec<KernelInfo> {
     let usable = isa::current();
-    let info = |kernel: &int4_kernels::Kernel| KernelInfo {
-        name: kernel.name,
-        isa: kernel.isa.to_string(),
-        form: convert::form_name(kernel.form),
-        bits: kernel.bits,
-        available: usable.contains(kernel.isa),
+    let info = |name, isa: Isa, form, bits| KernelInfo {
+        name,
+        isa: isa.to_string(),
+        form,
+        bits,
+        available: usable.contains(isa),
     };
-    dispatch::KERNELS.iter().map(info).collect()
+    let packed = dispatch::KERNELS.iter().map(|kernel| {
+        let form = convert::form_name(kernel.form);
+        info(kernel.name, kernel.isa, form, kernel.bits)
+    });
+    let dense = DENSE_KERNELS.iter().map(|kernel| {
+        let form = convert::dense_form_name(kernel.form);
+        info(kernel.name, kernel.isa, form, kernel.bits)
+    });
+    packed.chain(dense).collect()
 }
 
 /// The name of the kernel that computes a linear layer now.
@@ -226,6 +237,13 @@ fn select_kernel(dtype: &str, activation: i64, bits: u8) -> PyResult<&'static st
     Ok(dispatch::select(isa::current(), numerics, convert::dtype(dtype)?, bits).name)
 }
 
+/// The name of the kernel that computes with an unquantized weight now.
+#[pyfunction]
+fn select_dense_kernel(dtype: &str, weight_dtype: &str) -> PyResult<&'static str> {
+    let (activations, weights) = (convert::dtype(dtype)?, convert::dtype(weight_dtype)?);
+    Ok(dense::dispatch::select(isa::current(), activations, weights).name)
+}
+
 /// Adds this module's classes and functions.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT_VERSION", layout::VERSION)?;
@@ -236,5 +254,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pack_into, module)?)?;
     module.add_function(wrap_pyfunction!(segments, module)?)?;
     module.add_function(wrap_pyfunction!(kernels, module)?)?;
-    module.add_function(wrap_pyfunction!(select_kernel, module)?)
+    module.add_function(wrap_pyfunction!(select_kernel, module)?)?;
+    module.add_function(wrap_pyfunction!(select_dense_kernel, module)?)
 }

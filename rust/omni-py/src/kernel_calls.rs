@@ -1,16 +1,29 @@
-//! Which kernels the operators really ran, on how many packed tensors: counted in every process, always.
+//! Which kernels the operators really ran, on how many weights: counted in every process, always.
 
+use int4_kernels::dense::dispatch as dense;
 use int4_kernels::dispatch::{KERNEL_COUNT, KERNELS, position};
-use int4_kernels::{CallCounts, KernelsRan, PackedTensor};
+use int4_kernels::{
+    CallCounts, DENSE_KERNEL_COUNT, DENSE_KERNELS, DenseKernel, DenseWeight, KernelsRan,
+    PackedTensor,
+};
 use pyo3::prelude::*;
 
-/// Lookups of rows have no kernel of their own instruction set: one name per width of codes.
-const ROWS: [(&str, u8); 2] = [("rows-q4", 4), ("rows-q8", 8)];
+/// Lookups of rows have no kernel of their own instruction set: one name per width of codes or elements.
+const ROWS: [(&str, u8); 4] = [
+    ("rows-q4", 4),
+    ("rows-q8", 8),
+    ("rows-w16", 16),
+    ("rows-w32", 32),
+];
 
 /// Room for the layers of a model of any size many times over; untouched pages of it cost nothing.
 const SLOTS: usize = 8192;
 
-static COUNTS: CallCounts<SLOTS, { KERNEL_COUNT + ROWS.len() }> = CallCounts::new();
+/// Where the counts of dense kernels, and of lookups, begin.
+const FIRST_DENSE: usize = KERNEL_COUNT;
+const FIRST_ROWS: usize = KERNEL_COUNT + DENSE_KERNEL_COUNT;
+
+static COUNTS: CallCounts<SLOTS, { FIRST_ROWS + ROWS.len() }> = CallCounts::new();
 
 /// What one kernel did since the last reset.
 #[pyclass(frozen, get_all, module = "vllm_omni._rust")]
@@ -48,7 +61,23 @@ pub fn count_rows(tensor: &PackedTensor<'_>, packed: &[u8]) {
             .iter()
             .any(|segment| segment.spec().bits == *bits)
         {
-            COUNTS.count(KERNEL_COUNT + kind, packed);
+            COUNTS.count(FIRST_ROWS + kind, packed);
+        }
+    }
+}
+
+/// Counts one product with an unquantized weight.
+pub fn count_dense(ran: Option<&'static DenseKernel>, weight: &DenseWeight<'_>) {
+    if let Some(kernel) = ran {
+        COUNTS.count(FIRST_DENSE + dense::position(kernel), weight.bytes());
+    }
+}
+
+/// Counts one lookup in an unquantized table.
+pub fn count_dense_rows(weight: &DenseWeight<'_>) {
+    for (kind, (_, bits)) in ROWS.iter().enumerate() {
+        if *bits == weight.bits() {
+            COUNTS.count(FIRST_ROWS + kind, weight.bytes());
         }
     }
 }
@@ -56,9 +85,13 @@ pub fn count_rows(tensor: &PackedTensor<'_>, packed: &[u8]) {
 /// The kernels that ran since the last reset, most calls first.
 #[pyfunction]
 fn kernel_calls() -> Vec<KernelCalls> {
+    let dense_names = DENSE_KERNELS
+        .iter()
+        .map(|kernel| (kernel.name, kernel.bits));
     let names = KERNELS
         .iter()
         .map(|kernel| (kernel.name, kernel.bits))
+        .chain(dense_names)
         .chain(ROWS);
     let mut ran: Vec<KernelCalls> = names
         .enumerate()

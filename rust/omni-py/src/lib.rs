@@ -7,6 +7,7 @@
 //! | `isa.rs` | the instruction set level in use |
 //! | `kernel_calls.rs` | which kernels ran, on how many tensors |
 //! | `torch_ops.rs` | what the operators check and call |
+//! | `dense_ops.rs` | the same, for unquantized tables |
 //! | `torch_abi.rs`, `torch_abi/` | torch's stable C ABI: symbols and errors, tensors, threads |
 //! | `read_ceiling.rs` | reading at the speed of memory |
 //! | `procmon.rs` | memory of processes |
@@ -19,6 +20,7 @@
 use pyo3::prelude::*;
 
 mod convert;
+mod dense_ops;
 mod int4;
 mod isa;
 mod kernel_calls;

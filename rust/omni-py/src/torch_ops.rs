@@ -8,14 +8,15 @@ use int4_kernels::{Activations, Numerics, Outputs, PackedTensor};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::dense_ops::{DenseEmbedding, DenseLinear};
 use crate::isa;
 use crate::kernel_calls;
 use crate::torch_abi::{self, DType, Operator, Rows, Scalar, Tensor, TorchThreads, View};
 
-const FLOATS: [DType; 3] = [DType::Bf16, DType::F16, DType::F32];
+pub(crate) const FLOATS: [DType; 3] = [DType::Bf16, DType::F16, DType::F32];
 
 /// An element type of activations, with its variants of the driver's operands.
-trait Float: Scalar {
+pub(crate) trait Float: Scalar {
     fn activations(elements: &[Self]) -> Activations<'_>;
     fn outputs(elements: &mut [Self]) -> Outputs<'_>;
 }
@@ -154,13 +155,13 @@ fn linear<T: Float>(
 }
 
 /// A bias, in place or copied to adjacent elements.
-enum Vector<'a, T> {
+pub(crate) enum Vector<'a, T> {
     Borrowed(&'a [T]),
     Copied(Vec<T>),
 }
 
 impl<T> Vector<'_, T> {
-    fn elements(&self) -> &[T] {
+    pub(crate) fn elements(&self) -> &[T] {
         match self {
             Self::Borrowed(elements) => elements,
             Self::Copied(elements) => elements,
@@ -168,7 +169,7 @@ impl<T> Vector<'_, T> {
     }
 }
 
-fn vector<'a, T: Float>(bias: &View<'a>, n: i64) -> Result<Vector<'a, T>, String> {
+pub(crate) fn vector<'a, T: Float>(bias: &View<'a>, n: i64) -> Result<Vector<'a, T>, String> {
     bias.dtype(&[T::DTYPE])?;
     if bias.sizes != [n] {
         return Err(format!("bias: expected [{n}], got {:?}", bias.sizes));
@@ -185,6 +186,17 @@ fn copied_if_needed<'a, T: Scalar>(view: &View<'a>) -> Result<Vector<'a, T>, Str
     Ok(Vector::Copied(
         elements.ok_or("a contiguous copy is not contiguous")?,
     ))
+}
+
+/// Ids of rows, int64 or int32.
+pub(crate) fn ids_of<'a>(ids: &View<'a>) -> Result<Vector<'a, i64>, String> {
+    Ok(match ids.dtype(&[DType::I64, DType::I32])? {
+        DType::I64 => copied_if_needed::<i64>(ids)?,
+        _ => {
+            let narrow = copied_if_needed::<i32>(ids)?;
+            Vector::Copied(narrow.elements().iter().map(|&id| i64::from(id)).collect())
+        }
+    })
 }
 
 /// `int4_embedding(ids, packed, n, k, dtype)`.
@@ -209,13 +221,7 @@ fn embedding<T: Float>(ids: &Tensor, packed: &Tensor, n: i64, k: i64) -> Result<
     let packed = packed.view("packed")?;
     let (weight, packed) = packed_tensor(&packed, n, k)?;
     let ids = ids.view("ids")?;
-    let wide = match ids.dtype(&[DType::I64, DType::I32])? {
-        DType::I64 => copied_if_needed::<i64>(&ids)?,
-        _ => {
-            let narrow = copied_if_needed::<i32>(&ids)?;
-            Vector::Copied(narrow.elements().iter().map(|&id| i64::from(id)).collect())
-        }
-    };
+    let wide = ids_of(&ids)?;
     let mut sizes = ids.sizes.to_vec();
     sizes.push(k);
     let mut y = Tensor::empty(&sizes, T::DTYPE)?;
@@ -229,7 +235,7 @@ fn embedding<T: Float>(ids: &Tensor, packed: &Tensor, n: i64, k: i64) -> Result<
 }
 
 /// Registers native CPU kernels for operators that have a schema already, named
-/// `namespace::…int4_linear` or `namespace::…int4_embedding`.
+/// `namespace::…` and the operator's own name.
 #[pyfunction]
 #[pyo3(signature = (torch_lib_dir, *qualified_names))]
 fn register_torch_ops(torch_lib_dir: &str, qualified_names: Vec<String>) -> PyResult<()> {
@@ -242,9 +248,16 @@ fn register_torch_ops(torch_lib_dir: &str, qualified_names: Vec<String>) -> PyRe
             Some((namespace, name)) if name.ends_with("int4_embedding") => {
                 torch_abi::register::<Embedding, 2, 3>(namespace, name)
             }
+            Some((namespace, name)) if name.ends_with("dense_linear") => {
+                torch_abi::register::<DenseLinear, 3, 0>(namespace, name)
+            }
+            Some((namespace, name)) if name.ends_with("dense_embedding") => {
+                torch_abi::register::<DenseEmbedding, 2, 1>(namespace, name)
+            }
             _ => {
                 return Err(PyValueError::new_err(format!(
-                    "expected namespace::name of an int4_linear or int4_embedding, got {qualified:?}"
+                    "expected namespace::name of an int4_linear, int4_embedding, dense_linear or \
+                     dense_embedding, got {qualified:?}"
                 )));
             }
         };

@@ -24,6 +24,7 @@
 //! Limits: unpacking is arithmetic on every code, so one core reaches the speed of memory only where
 //! memory is slow; there is no bf16 form, bf16 activations come as exact fp32.
 
+pub(crate) mod dense;
 mod f32;
 mod int8;
 

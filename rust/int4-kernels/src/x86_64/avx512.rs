@@ -31,6 +31,7 @@
 //! here depends on a length being a multiple of anything but one block.
 
 mod bf16;
+pub(crate) mod dense;
 mod f32;
 mod i24;
 mod int8;

@@ -24,10 +24,10 @@ const GEOMETRIES: [(usize, usize, usize); 10] = [
     (150, 150, 140),
 ];
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn bits(&mut self) -> u32 {
+    pub(super) fn bits(&mut self) -> u32 {
         self.0 = self
             .0
             .wrapping_mul(6364136223846793005)
@@ -36,7 +36,7 @@ impl Random {
     }
 
     /// −1 to 1, exact in bf16.
-    fn unit(&mut self) -> f32 {
+    pub(super) fn unit(&mut self) -> f32 {
         (self.bits() % 255) as f32 / 127.0 - 1.0
     }
 
@@ -50,13 +50,13 @@ impl Random {
 }
 
 /// Elements that end with their allocation and start `skip` elements into it.
-struct Tail<T> {
+pub(super) struct Tail<T> {
     buffer: Box<[T]>,
     skip: usize,
 }
 
 impl<T: Default> Tail<T> {
-    fn new(skip: usize, len: usize, element: impl FnMut() -> T) -> Self {
+    pub(super) fn new(skip: usize, len: usize, element: impl FnMut() -> T) -> Self {
         let padding = (0..skip).map(|_| T::default());
         let buffer = padding
             .chain(std::iter::repeat_with(element).take(len))
@@ -64,7 +64,7 @@ impl<T: Default> Tail<T> {
         Self { buffer, skip }
     }
 
-    fn get(&self) -> &[T] {
+    pub(super) fn get(&self) -> &[T] {
         &self.buffer[self.skip..]
     }
 

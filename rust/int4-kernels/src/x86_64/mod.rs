@@ -2,8 +2,11 @@
 
 pub(crate) mod avx2;
 pub(crate) mod avx512;
+mod dense;
 #[cfg(test)]
 mod exact_buffers;
+#[cfg(test)]
+mod exact_dense_buffers;
 pub(crate) mod prepare;
 pub(crate) mod read_ceiling;
 mod strip;

@@ -102,3 +102,14 @@ def test_counters_that_were_full_are_said() -> None:
     ours = LAYERS | counts(Counts("avx512-q4", 4, 8, untracked_calls=3))
     _, (note,) = ran_of(seen(ours=ours))
     assert note.startswith("avx512-q4: 3 calls found no room in the counters")
+
+
+def test_a_plain_head_of_ours() -> None:
+    dense = "avx512_bf16-bf16w16"
+    ours = counts(Counts("avx512-q4", 4, 8), Counts("rows-w16", 16, 1), Counts(dense, 16, 1))
+    rows = [OpTime("vllm::cpu_dense_linear", "gemm", 5.0, 1)]
+    ran, notes = ran_of(
+        seen(ours=ours, head_ours=counts(Counts(dense, 16, 1)), step_rows=[OURS, *rows], head_rows=rows)
+    )
+    assert ran == {"weight_bits": 4, "head_bits": 16, "head_kernel": dense}
+    assert notes == []

@@ -81,7 +81,7 @@ fn unpack_bf16(v: __m512i, tables: [__m512i; 2]) -> [__m512bh; 4] {
 /// The same bits, seen as bf16 lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn as_bf16(v: __m512i) -> __m512bh {
+pub(super) fn as_bf16(v: __m512i) -> __m512bh {
     // SAFETY: both are 64 bytes without invalid values.
     unsafe { std::mem::transmute(v) }
 }
