@@ -5,20 +5,21 @@ A sample is a pass of the operator over a buffer full of packed weights that is 
 last-level cache; its counterpart reads the same buffer in one call of the read ceiling, on the same threads.
 Passes alternate, which of the two comes first too: memory bandwidth of a shared machine changes by the
 minute, so the fraction is taken within each pair and its median reported. The operator's time includes one
-call through torch per weight.
+call through torch per weight; what a call takes beside its bytes is measured apart (``call_ns``).
+
+Each configuration's layers together are one more figure: the time that reading all their bytes takes, as a
+fraction of the time of the kernels. A shape counts once, with its bytes.
 """
 
 from __future__ import annotations
 
 import itertools
-import mmap
 import os
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -30,6 +31,18 @@ from benchmarks.edge_harness.provenance.collect import collect_load
 from benchmarks.edge_harness.provenance.probe import probe_artifact
 from benchmarks.kernels.options import integers, names, shapes_of
 from benchmarks.kernels.rotation import buffer_bytes
+from benchmarks.kernels.weights import (
+    PACKED,
+    TABLES,
+    Copies,
+    Weight,
+    allocate,
+    as_operand,
+    fill,
+    multiply,
+    packed_weights,
+    tables,
+)
 from vllm_omni import _rust, int4, ops
 from vllm_omni.activation import ACTIVATIONS
 from vllm_omni.errors import OmniError
@@ -39,18 +52,7 @@ DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "f16": torch.float16
 # Relative L2 error against float64: rounding the output to 8 bits of mantissa; int8 activations of a
 # normal distribution, scaled by the largest of 128.
 TOLERANCE = {"native": 4e-3, "int8": 2e-2, "int8_32": 2e-2}
-NO_BIAS = torch.empty(0)
-
-
-@dataclass(frozen=True)
-class Weight:
-    """The weight of a case. ``zeros``: ``none`` (symmetric) or ``u8``."""
-
-    n: int
-    k: int
-    bits: int
-    group_size: int
-    zeros: str
+CALL_OUTPUTS, CALL_SAMPLES = 16, 200
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Measurement:
     bytes_read: int
     kernel_ns: list[int]
     ceiling_ns: list[int]
+    call_ns: int
 
     @property
     def fraction(self) -> float:
@@ -84,54 +87,23 @@ class Measurement:
         return self.bytes_read / statistics.median(times_ns)
 
 
-def allocate(size: int, mapping: str) -> torch.Tensor:
-    """A uint8 buffer: ``anonymous`` memory, or a mapped ``file`` as a checkpoint is."""
-    if mapping == "anonymous":
-        memory = mmap.mmap(-1, size)
-    else:
-        with tempfile.TemporaryFile() as file:
-            file.truncate(size)
-            memory = mmap.mmap(file.fileno(), size)
-    return torch.frombuffer(memory, dtype=torch.uint8)
-
-
-def fill(buffer: torch.Tensor, weight: Weight) -> list[torch.Tensor]:
-    """The buffer's packed weights: one weight at as many addresses as there is room for."""
-    dense = torch.randn(weight.n, weight.k, generator=torch.Generator().manual_seed(1))
-    symmetric = weight.zeros == "none"
-    packed = int4.quantize(dense, group_size=weight.group_size, bits=weight.bits, symmetric=symmetric).data
-    count = buffer.numel() // packed.numel()
-    if count == 0:
-        raise OmniError(f"{weight}: {packed.numel()} packed bytes do not fit a buffer of {buffer.numel()}")
-    views = list(buffer[: count * packed.numel()].view(count, packed.numel()))
-    for view in views:
-        view.copy_(packed)
-    return views
-
-
-def relative_error(packed: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> float:
-    """‖y − Wx‖ ÷ ‖Wx‖ with the dequantized W in float64."""
-    expected = int4.PackedWeight(packed).dequantize().double() @ x.double()
-    return float((y.double() - expected).norm() / expected.norm())
-
-
-def measure(case: Case, views: list[torch.Tensor], buffer: torch.Tensor, samples: int) -> Measurement:
+def measure(case: Case, copies: Copies, buffer: torch.Tensor, samples: int) -> Measurement:
     """Check the result, then time. Raises :class:`OmniError` for a wrong result."""
     torch.set_num_threads(case.threads)
-    n, k = case.weight.n, case.weight.k
-    code = ACTIVATIONS[case.activation]
-    x = torch.randn(k, generator=torch.Generator().manual_seed(2)).to(DTYPES[case.dtype])
-    linear = torch.ops.vllm_omni.int4_linear
-    error = relative_error(views[-1], x, linear(x, views[-1], NO_BIAS, n, k, code))
+    weight = case.weight
+    x = torch.randn(weight.k, generator=torch.Generator().manual_seed(2)).to(DTYPES[case.dtype])
+    linear = multiply(weight, case.activation)
+    operands = [as_operand(weight, view) for view in copies.views]
+    error = copies.relative_error(x, linear(x, operands[-1]))
     # Written so that NaN fails.
     if not error <= TOLERANCE[case.activation]:
         raise OmniError(f"{case}: relative error {error:.2e}, expected at most {TOLERANCE[case.activation]}")
-    bytes_read = len(views) * views[0].numel()
+    bytes_read = len(operands) * copies.views[0].numel()
     memory = buffer[:bytes_read].numpy()
 
     def kernel_pass() -> None:
-        for view in views:
-            linear(x, view, NO_BIAS, n, k, code)
+        for operand in operands:
+            linear(x, operand)
 
     def ceiling_pass() -> None:
         _rust.read_ceiling(memory)
@@ -143,8 +115,29 @@ def measure(case: Case, views: list[torch.Tensor], buffer: torch.Tensor, samples
     for sample in range(samples):
         for side in (0, 1) if sample % 2 == 0 else (1, 0):
             times[side].append(_elapsed_ns(passes[side]))
-    name = _rust.select_kernel(case.dtype, code, case.weight.bits)
-    return Measurement(name, error, len(views), bytes_read, *times)
+    call_ns = _call_ns(case, x)
+    return Measurement(_kernel(case), error, len(operands), bytes_read, *times, call_ns=call_ns)
+
+
+def _kernel(case: Case) -> str:
+    if case.weight.stored == PACKED:
+        return str(_rust.select_kernel(case.dtype, ACTIVATIONS[case.activation], case.weight.bits))
+    return str(_rust.select_dense_kernel(case.dtype, cast(Dtype, case.weight.stored)))
+
+
+def _call_ns(case: Case, x: torch.Tensor) -> int:
+    """What a call takes beside its bytes: the same one on 16 outputs whose weight is in the cache."""
+    weight = replace(case.weight, n=CALL_OUTPUTS)
+    dense = torch.randn(CALL_OUTPUTS, weight.k, generator=torch.Generator().manual_seed(3))
+    if weight.stored == PACKED:
+        operand = int4.quantize(
+            dense, group_size=weight.group_size, bits=weight.bits, symmetric=weight.zeros == "none"
+        ).data
+    else:
+        operand = dense.to(TABLES[weight.stored])
+    linear = multiply(weight, case.activation)
+    times = [_elapsed_ns(lambda: linear(x, operand)) for _ in range(CALL_SAMPLES)]
+    return round(statistics.median(times))
 
 
 def _elapsed_ns(run: Callable[[], None]) -> int:
@@ -166,12 +159,61 @@ def result(case: Case, m: Measurement) -> dict[str, Any]:
     )
 
 
+@dataclass(frozen=True)
+class Together:
+    """All shapes of one configuration. ``fraction_of_ceiling`` is weighted by their bytes."""
+
+    kernel: str
+    bits: int
+    group_size: int
+    zeros: str
+    stored: str
+    dtype: Dtype
+    activation: str
+    threads: int
+    shapes: int
+    weight_bytes: int
+    fraction_of_ceiling: float
+
+    def line(self) -> str:
+        return (
+            f"{self.kernel:20} {self.shapes} shapes     g{self.group_size:<4} zeros {self.zeros:4} "
+            f"act {self.activation:7} threads {self.threads}: {self.fraction_of_ceiling:.1%} of the ceiling"
+        )
+
+
+def together(found: Sequence[tuple[Case, Measurement]]) -> list[Together]:
+    """A row for each configuration: ceiling time ÷ kernel time of one pass over its weights.
+
+    The ceiling's time of a shape is its median, the kernel's is that over the median fraction of the pairs.
+    """
+    rows: dict[Case, list[Measurement]] = {}
+    for case, m in found:
+        rows.setdefault(replace(case, weight=replace(case.weight, n=0, k=0)), []).append(m)
+    result = []
+    for case, shapes in rows.items():
+        ceiling = [statistics.median(m.ceiling_ns) / m.weights for m in shapes]
+        kernel = [c / m.fraction for c, m in zip(ceiling, shapes, strict=True)]
+        w = case.weight
+        result.append(
+            Together(
+                shapes[0].kernel,
+                *(w.bits, w.group_size, w.zeros, w.stored),
+                *(case.dtype, case.activation, case.threads),
+                len(shapes),
+                sum(m.bytes_read // m.weights for m in shapes),
+                sum(ceiling) / sum(kernel),
+            )
+        )
+    return result
+
+
 def _line(case: Case, m: Measurement) -> str:
     w = case.weight
     return (
         f"{m.kernel:20} {w.n:>6}x{w.k:<6} g{w.group_size:<4} zeros {w.zeros:4} act {case.activation:7} "
         f"threads {case.threads}: {m.gb_per_s(m.kernel_ns):6.1f} of {m.gb_per_s(m.ceiling_ns):6.1f} GB/s "
-        f"= {m.fraction:4.0%}"
+        f"= {m.fraction:4.0%}, a call {m.call_ns / 1e3:.1f} us"
     )
 
 
@@ -182,6 +224,10 @@ def main(
     zeros: Annotated[str, typer.Option(help="none (symmetric) and u8.")] = "none,u8",
     activation: Annotated[str, typer.Option(help="native, int8 and int8_32.")] = "native,int8",
     dtype: Annotated[str, typer.Option(help="Of the activations: bf16, f16 and f32.")] = "bf16",
+    unquantized: Annotated[
+        str | None,
+        typer.Option("--tables", help="Row-major tables instead of packed weights: bf16 and f16."),
+    ] = None,
     threads: Annotated[str, typer.Option(help="Of torch.")] = "1,2",
     samples: Annotated[int, typer.Option(min=1, help="Pairs of passes.")] = 20,
     buffer_mib: Annotated[
@@ -197,15 +243,15 @@ def main(
         if out is not None:
             refuse_existing(out)
         names(mapping, "--mapping", ("anonymous", "file"))
-        weights = [
-            Weight(n, k, int(b), group, zero)
-            for (n, k), b, group, zero in itertools.product(
-                shapes_of(shapes),
-                names(bits, "--bits", ("4", "8")),
-                integers(groups, "--groups"),
-                names(zeros, "--zeros", ("none", "u8")),
-            )
-        ]
+        layers = shapes_of(shapes)
+        weights = packed_weights(
+            layers,
+            names(bits, "--bits", ("4", "8")),
+            integers(groups, "--groups"),
+            names(zeros, "--zeros", ("none", "u8")),
+        )
+        if unquantized is not None:
+            weights = tables(layers, names(unquantized, "--tables", tuple(TABLES)))
         calls = [
             (cast(Dtype, d), a, t)
             for d, a, t in itertools.product(
@@ -219,19 +265,23 @@ def main(
         if not status.native:
             raise OmniError(f"the native kernels are not in use: {status.reason}")
         before = collect_load(sorted(os.sched_getaffinity(0)))
-        results = []
+        found = []
         for case, m in _run(weights, calls, size, mapping, samples):
             typer.echo(_line(case, m))
-            results.append(result(case, m))
+            found.append((case, m))
+        summary = together(found)
+        if len(layers) > 1:
+            typer.echo("\n".join(row.line() for row in summary))
         if out is not None:
             settings = {"samples": samples, "buffer_bytes": size, "mapping": mapping}
-            record = {"settings": settings, "results": results}
+            results = [result(case, m) for case, m in found]
+            record = {"settings": settings, "together": [asdict(row) for row in summary], "results": results}
             title = "kernels/gemv: fraction of the read ceiling"
             write_new(out, probe_artifact(title, record, before=before))
     except OmniError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    lowest = min(r["fraction_of_ceiling"] for r in results)
+    lowest = min(m.fraction for _, m in found)
     typer.echo(f"lowest: {lowest:.0%} of the read ceiling")
     if lowest < minimum:
         typer.echo(f"error: expected at least {minimum:.0%}", err=True)
@@ -243,7 +293,9 @@ def _run(
 ) -> Iterator[tuple[Case, Measurement]]:
     buffer = allocate(size, mapping)
     for weight in weights:
-        views = fill(buffer, weight)
-        for call in calls:
-            case = Case(weight, *call)
-            yield case, measure(case, views, buffer, samples)
+        copies = fill(buffer, weight)
+        for dtype, activation, threads in calls:
+            if weight.stored != PACKED and activation != "native":
+                continue
+            case = Case(weight, dtype, activation, threads)
+            yield case, measure(case, copies, buffer, samples)

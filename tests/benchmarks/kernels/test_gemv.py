@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from benchmarks.edge_harness.artifact.file import read
 from benchmarks.kernels import gemv, rotation
 from benchmarks.kernels.app import app
+from benchmarks.kernels.weights import Weight
 from vllm_omni.errors import OmniError
 
 SMALL = ["--shapes", "16x64", "--buffer-mib", "1", "--allow-cached", "--samples", "2", "--threads", "1"]
@@ -64,6 +66,7 @@ def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
         (["--shapes", "0x8"], "--shapes 0x8: expected NxK"),
         (["--groups", "many"], "--groups many: expected integers"),
         (["--activation", "int4"], "--activation int4: expected some of native,int8,int8_32"),
+        (["--tables", "int8"], "--tables int8: expected some of bf16,f16"),
         (["--mapping", "huge"], "--mapping huge: expected some of anonymous,file"),
         (["--shapes", "4096x4096"], "do not fit a buffer"),
         (["--buffer-mib", str(1 << 40)], "of the available memory"),
@@ -90,10 +93,38 @@ def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_figures_follow_from_the_samples() -> None:
-    m = gemv.Measurement("name", 0.0, 1, 600, kernel_ns=[100, 200, 300], ceiling_ns=[50, 180, 60])
+    m = gemv.Measurement("name", 0.0, 1, 600, kernel_ns=[100, 200, 300], ceiling_ns=[50, 180, 60], call_ns=5)
     assert m.fraction == 0.5
     assert m.gb_per_s(m.kernel_ns) == 3.0
     assert m.gb_per_s(m.ceiling_ns) == 10.0
+
+
+def test_shapes_together_are_weighted_by_their_time() -> None:
+    """A layer of 100 us at half the ceiling and one of 300 us at the ceiling: 350 of 400 us."""
+    slow = gemv.Measurement("q4", 0.0, 2, 2000, kernel_ns=[200, 200], ceiling_ns=[100, 100], call_ns=5)
+    fast = gemv.Measurement("q4", 0.0, 1, 3000, kernel_ns=[300, 300], ceiling_ns=[300, 300], call_ns=5)
+    cases = [gemv.Case(Weight(n, 64, 4, 32, "none"), "bf16", "native", 1) for n in (16, 48)]
+    (row,) = gemv.together(list(zip(cases, (slow, fast), strict=True)))
+    assert (row.shapes, row.weight_bytes) == (2, 4000)
+    assert row.fraction_of_ceiling == pytest.approx((50 + 300) / (100 + 300))
+    other = replace(cases[1], threads=2)
+    assert [row.threads for row in gemv.together([(cases[0], slow), (other, fast)])] == [1, 2]
+
+
+def test_unquantized_tables(tmp_path: Path) -> None:
+    out = tmp_path / "tables.json"
+    done = run("--shapes", "100x70,16x64", "--tables", "bf16,f16", "--dtype", "bf16", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    content = read(out).result
+    assert content is not None
+    assert [(r["weight"]["stored"], r["weight"]["bits"]) for r in content["results"]] == [
+        ("bf16", 16),
+        ("bf16", 16),
+        ("f16", 16),
+        ("f16", 16),
+    ]
+    assert [row["shapes"] for row in content["together"]] == [2, 2]
+    assert all(r["call_ns"] > 0 for r in content["results"])
 
 
 def test_below_the_minimum_the_exit_code_says_so() -> None:

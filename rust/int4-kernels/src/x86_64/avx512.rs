@@ -121,6 +121,14 @@ pub(super) fn load_block(block: &[u8; BLOCK_BYTES]) -> __m512i {
     }
 }
 
+/// Prefetches group `g`'s terms of the next panel, which follow this panel's.
+#[inline]
+fn prefetch_next<T>(terms: &[T], g: usize) {
+    let next = terms.as_ptr().wrapping_add(terms.len() + g * NR);
+    // SAFETY: a prefetch of an address that is not mapped does nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(next.cast()) }
+}
+
 /// Sixteen stored 16-bit floats as fp32. Exact for both types.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -149,6 +157,7 @@ struct GroupTerms {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn group_terms<const BITS: u8>(panel: &Panel<'_>, g: usize, base: i32) -> GroupTerms {
+    prefetch_next(panel.scales, g);
     let mut terms = GroupTerms {
         scale: widen(&panel.scales.as_chunks().0[g], panel.scale_type),
         zero: _mm512_set1_ps((center(BITS) - base) as f32),
@@ -159,6 +168,7 @@ fn group_terms<const BITS: u8>(panel: &Panel<'_>, g: usize, base: i32) -> GroupT
     match panel.zeros {
         PanelZeros::None => {}
         PanelZeros::U8(zeros) => {
+            prefetch_next(zeros, g);
             let zeros: &[u8; NR] = &zeros.as_chunks().0[g];
             // SAFETY: the array holds the 16 bytes that are read, at any alignment.
             let z = _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(zeros.as_ptr().cast()) });
@@ -167,6 +177,7 @@ fn group_terms<const BITS: u8>(panel: &Panel<'_>, g: usize, base: i32) -> GroupT
             terms.has_zero = true;
         }
         PanelZeros::Offset(offsets) => {
+            prefetch_next(offsets, g);
             terms.zero = _mm512_set1_ps(-base as f32);
             terms.has_zero = base != 0;
             terms.offset = widen(&offsets.as_chunks().0[g], panel.scale_type);

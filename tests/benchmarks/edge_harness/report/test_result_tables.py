@@ -17,7 +17,8 @@ from benchmarks.edge_harness.report.load import Source
 from benchmarks.edge_harness.report.markdown import markdown
 from benchmarks.edge_harness.report.page import page
 from benchmarks.edge_harness.report.result_tables import as_table, cell, result_tables
-from benchmarks.kernels.gemv import Case, Measurement, Weight, result
+from benchmarks.kernels.gemv import Case, Measurement, result
+from benchmarks.kernels.weights import Weight
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def gemv(tmp_path: Path) -> Artifact:
         result(
             Case(Weight(4096, 2048, bits, 32, "none"), "bf16", "native", 1),
             Measurement(
-                f"gemv{bits}", 1e-3, 9, 4_000_000, [200, 400, 300, 250, 350], [100, 200, 150, 125, 175]
+                f"gemv{bits}", 1e-3, 9, 4_000_000, [200, 400, 300, 250, 350], [100, 200, 150, 125, 175], 5000
             ),
         )
         for bits in (4, 8)
