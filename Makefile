@@ -66,7 +66,7 @@ else
 	cargo test --workspace --no-fail-fast -- --include-ignored
 endif
 
-test-isa: ## Kernel tests as on another CPU (ISA=scalar|avx2 emulated, ISA=avx512 required of this one)
+test-isa: ## Kernel tests as on another CPU (ISA=scalar|avx2 emulated, avx_vnni|avx512|amx required of this one)
 	@tools/test-isa '$(ISA)'
 
 check: setup ## The two-minute loop: format, lints, types, quick tests

@@ -18,10 +18,12 @@ TEXT_SUFFIXES = {
 }  # fmt: skip
 
 # Where `unsafe` may be written: one file per instruction set, one for torch's C ABI, one for each crate's
-# system calls, and the drivers: their one call of a selected kernel and their threads' disjoint writes.
+# system calls, the tile kernels (strips of activations come as pointers, and emulated tiles load from
+# them), and the drivers: their one call of a selected kernel and their threads' disjoint writes.
 UNSAFE_FILES = (
     r"rust/int4-kernels/src/x86_64/(\w+/)?\w+\.rs",
     r"rust/int4-kernels/src/(os|kernel|scalar|linear|tiles|dense|dense/kernel)\.rs",
+    r"rust/int4-kernels/src/amx(/(tile_unit|emulator))?\.rs",
     r"rust/procmon/src/os\.rs",
     r"rust/omni-py/src/(torch_abi(/\w+)?|os)\.rs",
 )

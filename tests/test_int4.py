@@ -13,7 +13,7 @@ from tests.formats import checkpoint_writer as writer
 from vllm_omni import _rust, int4, monitor
 from vllm_omni.errors import OmniError
 
-LEVELS = ("scalar", "avx2", "avx512")
+LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "amx")
 # Largest relative error (Euclidean norm) against float64: the rounding of the result, or of int8 activations.
 BOUNDS = {
     (torch.float32, "native"): 2e-6,

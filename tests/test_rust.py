@@ -71,14 +71,64 @@ def test_the_selected_kernel_is_the_first_available_of_its_form():
     for activation, forms in ((0, {"bf16", "f32", "i24"}), (32, {"int8"}), (128, {"int8"})):
         for bits in (4, 8):
             chosen = next(k for k in kernels if k.name == _rust.select_kernel("bf16", activation, bits))
-            alike = [k.name for k in kernels if k.available and (k.form, k.bits) == (chosen.form, bits)]
+            alike = [k for k in kernels if k.available and (k.form, k.bits) == (chosen.form, bits)]
             assert chosen.form in forms
-            assert chosen.name == alike[0]
+            assert chosen.name == next(k.name for k in alike if k.min_rows <= 1)
+            assert _rust.select_kernel("bf16", activation, bits, rows=4096) == alike[0].name
+
+
+def test_tiles_are_for_many_rows_and_for_machines_that_have_them():
+    tiles = [k for k in _rust.kernels() if k.isa.startswith("amx")]
+    assert sorted(k.name for k in tiles) == ["amx-bf16q4", "amx-bf16q8", "amx-int8q4", "amx-int8q8"]
+    assert all(k.min_rows == 8 for k in tiles)
+    assert all(k.min_rows == 1 for k in _rust.kernels() if not k.isa.startswith("amx"))
+    for kernel in tiles:
+        activation = 128 if kernel.form == "int8" else 0
+        chosen = [_rust.select_kernel("bf16", activation, kernel.bits, rows) for rows in (1, 7, 8, 4096)]
+        assert kernel.name not in chosen[:2]
+        assert [name == kernel.name for name in chosen[2:]] == [kernel.available] * 2
+
+
+def test_a_level_that_the_machine_lacks_is_refused():
+    before = _rust.isa_level()
+    if any(k.available for k in _rust.kernels() if k.isa.startswith("amx")):
+        _rust.set_isa_level("amx")
+        assert _rust.isa_level() == "amx"
+        _rust.set_isa_level(before)
+    else:
+        with pytest.raises(ValueError, match="ISA level amx is not available on this machine"):
+            _rust.set_isa_level("amx")
+    assert _rust.isa_level() == before
+
+
+def test_avx_vnni_is_a_level_of_its_own():
+    rows = [k for k in _rust.kernels() if k.isa == "avx_vnni"]
+    assert sorted(k.name for k in rows) == [
+        "avx_vnni-i24q4",
+        "avx_vnni-i24q8",
+        "avx_vnni-int8q4",
+        "avx_vnni-int8q8",
+    ]
+    before = _rust.isa_level()
+    if not all(k.available for k in rows):
+        with pytest.raises(ValueError, match="ISA level avx_vnni is not available on this machine"):
+            _rust.set_isa_level("avx_vnni")
+        return
+    _rust.set_isa_level("avx_vnni")
+    try:
+        assert _rust.isa_level() == "avx_vnni"
+        for bits in (4, 8):
+            assert _rust.select_kernel("bf16", 0, bits) == f"avx_vnni-i24q{bits}"
+            assert _rust.select_kernel("f16", 0, bits) == f"avx_vnni-i24q{bits}"
+            assert _rust.select_kernel("f32", 0, bits) == f"avx2-f32q{bits}"
+            assert _rust.select_kernel("bf16", 128, bits) == f"avx_vnni-int8q{bits}"
+    finally:
+        _rust.set_isa_level(before)
 
 
 @pytest.mark.parametrize("level", ["avx1024", "AVX2", ""])
 def test_an_unknown_level_is_refused(level: str):
-    with pytest.raises(ValueError, match="expected scalar, avx2 or avx512"):
+    with pytest.raises(ValueError, match="expected scalar, avx2, avx_vnni, avx512 or amx"):
         _rust.set_isa_level(level)
 
 

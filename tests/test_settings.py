@@ -22,7 +22,7 @@ def test_defaults() -> None:
     assert Settings.from_env({}) == Settings(isa="auto", native=True, disable=False)
 
 
-@pytest.mark.parametrize("isa", ["auto", "scalar", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["auto", "scalar", "avx2", "avx_vnni", "avx512", "amx"])
 def test_isa(isa: str) -> None:
     assert Settings.from_env({PREFIX + "ISA": isa}).isa == isa
 
@@ -41,7 +41,11 @@ def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch)
     ("name", "value", "message"),
     [
         ("ISAA", "avx2", "unknown environment variable VLLM_OMNI_EDGE_ISAA: expected one of VLLM_OMNI_EDGE_"),
-        ("ISA", "sse", "VLLM_OMNI_EDGE_ISA is 'sse': expected auto or scalar or avx2 or avx512"),
+        (
+            "ISA",
+            "sse",
+            "VLLM_OMNI_EDGE_ISA is 'sse': expected auto or scalar or avx2 or avx_vnni or avx512 or amx",
+        ),
         ("ISA", "", "VLLM_OMNI_EDGE_ISA is ''"),
         ("NATIVE", "yes", "VLLM_OMNI_EDGE_NATIVE is 'yes': expected 1 or 0"),
         ("DISABLE", "true", "VLLM_OMNI_EDGE_DISABLE is 'true': expected 0 or 1"),

@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 
 _ScaleType = Literal["f16", "bf16"]
 _ZeroKind = Literal["none", "u8", "offset"]
-_IsaLevel = Literal["scalar", "avx2", "avx512"]
+_IsaLevel = Literal["scalar", "avx2", "avx_vnni", "avx512", "amx"]
 _Dtype = Literal["bf16", "f16", "f32"]
 
 LAYOUT_VERSION: int
@@ -45,12 +45,14 @@ class KernelInfo:
     """One row of the kernel table."""
 
     name: str
-    isa: Literal["scalar", "avx2", "avx512", "avx512_vnni", "avx512_bf16"]
+    isa: Literal["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"]
     """What the CPU must have."""
     form: Literal["f32", "bf16", "int8", "i24"]
     """How activations are read; `i24` is 24-bit fixed point, for 16-bit floats where there is VNNI."""
     bits: Literal[4, 8, 16, 32]
     """Of packed codes, or of the elements of an unquantized weight."""
+    min_rows: int
+    """Rows of activations from which on it is chosen; 1 for all but tile kernels."""
     available: bool
     """Whether the machine and the level in use allow it."""
 
@@ -92,12 +94,12 @@ def segments(packed: Buffer, verify: bool) -> list[SegmentInfo]:
     """The segments of packed uint8 bytes; with `verify`, checksums are computed. Raises LayoutError."""
 
 def kernels() -> list[KernelInfo]:
-    """The kernel tables, first of packed and then of unquantized weights: for one form and one width, the
-    fastest comes first."""
+    """The kernel tables, first of packed and then of unquantized weights: for one form and one width the
+    fastest comes first, from `min_rows` on."""
 
-def select_kernel(dtype: _Dtype, activation: int, bits: int) -> str:
-    """The name of the kernel that computes a linear layer now. activation: 0 native, 32 or 128 int8.
-    Raises ValueError."""
+def select_kernel(dtype: _Dtype, activation: int, bits: int, rows: int = 1) -> str:
+    """The name of the kernel that computes a linear layer of `rows` rows of activations now (1: decoding one
+    sequence). activation: 0 native, 32 or 128 int8. Raises ValueError."""
 
 def select_dense_kernel(dtype: _Dtype, weight_dtype: _Dtype) -> str:
     """The name of the kernel that computes with an unquantized weight now. Raises ValueError."""

@@ -2,7 +2,8 @@
 
 ========================  ======================================  =========================================
 ``VLLM_OMNI_EDGE_ISA``     ``auto`` | ``scalar`` | ``avx2`` |      forces a lower instruction set than the
-                           ``avx512`` (default ``auto``)           machine has
+                           ``avx_vnni`` | ``avx512`` | ``amx``     machine has; to ask for one that it lacks
+                           (default ``auto``)                      is an error. AMX: not verified on hardware
 ``VLLM_OMNI_EDGE_NATIVE``  ``1`` | ``0`` (default ``1``)           ``0`` hides the native library: the
                                                                    portable operators compute everything
 ``VLLM_OMNI_EDGE_DISABLE`` ``0`` | ``1`` (default ``0``)           ``1``: the vLLM plugin does nothing
@@ -27,7 +28,7 @@ from vllm_omni.errors import OmniError
 
 PREFIX = "VLLM_OMNI_EDGE_"
 
-IsaName = Literal["auto", "scalar", "avx2", "avx512"]
+IsaName = Literal["auto", "scalar", "avx2", "avx_vnni", "avx512", "amx"]
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
     PREFIX + "ISA": get_args(IsaName),

@@ -45,7 +45,7 @@ def test_a_target_that_lacks_its_argument_says_which(target: str, line: str):
 def test_an_unknown_isa_is_one_line():
     run = make("test-isa", "ISA=sse9")
     assert run.returncode == 2
-    assert run.stderr.splitlines()[0] == "error: ISA='sse9': expected scalar, avx2 or avx512"
+    assert run.stderr.splitlines()[0] == "error: ISA='sse9': expected scalar, avx2, avx_vnni, avx512 or amx"
 
 
 def test_an_isa_that_cannot_be_had_fails_rather_than_skips(tmp_path: Path):
@@ -57,6 +57,37 @@ def test_an_isa_that_cannot_be_had_fails_rather_than_skips(tmp_path: Path):
     )
     assert run.returncode == 2
     assert run.stderr == ("error: ISA=avx2 is emulated and needs qemu-x86_64: apt-get install -y qemu-user\n")
+
+
+def test_avx_vnni_is_required_of_this_cpu_and_not_emulated(tmp_path: Path):
+    for name in ("bash", "dirname", "env"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    # Finds no flag in /proc/cpuinfo, as on a CPU without it.
+    (tmp_path / "grep").symlink_to(shutil.which("false") or "")
+    run = subprocess.run(
+        [ROOT / "tools/test-isa", "avx_vnni"], capture_output=True, text=True, env={"PATH": str(tmp_path)}
+    )
+    assert run.returncode == 2
+    assert run.stderr == (
+        "error: ISA=avx_vnni needs a CPU with AVX-VNNI; this one has none, and qemu does not emulate it\n"
+    )
+
+
+def test_tiles_are_required_of_this_cpu_and_not_emulated(tmp_path: Path):
+    """A CPU without them: refused before anything is built, with and without the rest of AVX-512."""
+    for name in ("bash", "dirname", "env", "grep"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    flags = Path("/proc/cpuinfo").read_text().split()
+    if {"amx_tile", "amx_int8", "amx_bf16"} <= set(flags):
+        pytest.skip("this CPU has AMX")
+    run = subprocess.run(
+        [ROOT / "tools/test-isa", "amx"], capture_output=True, text=True, env={"PATH": str(tmp_path)}
+    )
+    assert run.returncode == 2
+    assert run.stderr == (
+        "error: ISA=amx needs a CPU with AMX (amx_tile, amx_int8, amx_bf16); this one has none, "
+        "and qemu does not emulate it\n"
+    )
 
 
 def test_the_lints_of_make_check_hold():

@@ -304,7 +304,7 @@ impl fmt::Display for Int4Error {
             Self::UnknownIsaLevel { found } => {
                 write!(
                     f,
-                    "ISA level: expected scalar, avx2 or avx512, found {found:?}"
+                    "ISA level: expected scalar, avx2, avx_vnni, avx512 or amx, found {found:?}"
                 )
             }
             Self::UnknownKernel { found } => write!(

@@ -12,22 +12,31 @@ pub enum Isa {
     Scalar,
     /// AVX2, FMA and F16C.
     Avx2,
+    /// AVX-VNNI (256-bit int8 dot products without AVX-512) on top of [`Isa::Avx2`].
+    AvxVnni,
     /// AVX-512 F, BW, VL and DQ (and everything of [`Isa::Avx2`]).
     Avx512,
     /// AVX-512 VNNI on top of [`Isa::Avx512`].
     Avx512Vnni,
     /// AVX-512 BF16 on top of [`Isa::Avx512`].
     Avx512Bf16,
+    /// AMX tiles with int8 products, and [`Isa::Avx512`], which brings codes into tiles.
+    AmxInt8,
+    /// AMX tiles with bf16 products, and [`Isa::Avx512`] likewise.
+    AmxBf16,
 }
 
 impl Isa {
     /// Every instruction set, lowest first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
         Self::Scalar,
         Self::Avx2,
+        Self::AvxVnni,
         Self::Avx512,
         Self::Avx512Vnni,
         Self::Avx512Bf16,
+        Self::AmxInt8,
+        Self::AmxBf16,
     ];
 
     const fn bit(self) -> u32 {
@@ -39,7 +48,9 @@ impl Isa {
         match self {
             Self::Scalar => IsaLevel::Scalar,
             Self::Avx2 => IsaLevel::Avx2,
+            Self::AvxVnni => IsaLevel::AvxVnni,
             Self::Avx512 | Self::Avx512Vnni | Self::Avx512Bf16 => IsaLevel::Avx512,
+            Self::AmxInt8 | Self::AmxBf16 => IsaLevel::Amx,
         }
     }
 }
@@ -49,9 +60,12 @@ impl fmt::Display for Isa {
         f.write_str(match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avx_vnni",
             Self::Avx512 => "avx512",
             Self::Avx512Vnni => "avx512_vnni",
             Self::Avx512Bf16 => "avx512_bf16",
+            Self::AmxInt8 => "amx_int8",
+            Self::AmxBf16 => "amx_bf16",
         })
     }
 }
@@ -63,8 +77,23 @@ pub enum IsaLevel {
     Scalar,
     /// Up to AVX2 with FMA and F16C.
     Avx2,
+    /// Up to AVX-VNNI. Not every CPU with a higher level has it.
+    AvxVnni,
     /// Up to everything AVX-512 the machine has.
     Avx512,
+    /// Up to AMX tiles.
+    Amx,
+}
+
+impl IsaLevel {
+    /// Every level, lowest first.
+    pub const ALL: [Self; 5] = [
+        Self::Scalar,
+        Self::Avx2,
+        Self::AvxVnni,
+        Self::Avx512,
+        Self::Amx,
+    ];
 }
 
 impl fmt::Display for IsaLevel {
@@ -72,7 +101,9 @@ impl fmt::Display for IsaLevel {
         f.write_str(match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
+            Self::AvxVnni => "avx_vnni",
             Self::Avx512 => "avx512",
+            Self::Amx => "amx",
         })
     }
 }
@@ -84,7 +115,9 @@ impl FromStr for IsaLevel {
         match s {
             "scalar" => Ok(Self::Scalar),
             "avx2" => Ok(Self::Avx2),
+            "avx_vnni" => Ok(Self::AvxVnni),
             "avx512" => Ok(Self::Avx512),
+            "amx" => Ok(Self::Amx),
             _ => Err(Int4Error::UnknownIsaLevel {
                 found: s.to_owned(),
             }),
@@ -100,8 +133,8 @@ const FULL_RATE_BF16: u32 = 1 << 31;
 pub struct IsaSet(u32);
 
 impl IsaSet {
-    /// What this machine and its operating system have. The answer is cached by the standard
-    /// library; a call costs a few loads.
+    /// What this machine and its operating system have ([`crate::cpu_features`]). Found out once; a later
+    /// call costs a load. Where tiles can be used the first call asks for them, for the whole process.
     pub fn detect() -> Self {
         detect()
     }
@@ -132,6 +165,11 @@ impl IsaSet {
         self.0 & FULL_RATE_BF16 != 0
     }
 
+    /// The set and these instruction sets.
+    pub fn with(self, isas: &[Isa]) -> Self {
+        Self(self.0 | Self::of(isas).0)
+    }
+
     /// Whether a kernel that needs `isa` can run.
     pub const fn contains(self, isa: Isa) -> bool {
         self.0 & isa.bit() != 0
@@ -153,9 +191,9 @@ impl IsaSet {
             .unwrap_or(IsaLevel::Scalar)
     }
 
-    /// `limited_to(level)`, or the error a user gets who forces a level the machine lacks.
+    /// `limited_to(level)`, or the error a user gets who forces a level of which the machine has nothing.
     pub fn forced_to(self, level: IsaLevel) -> Result<Self, Int4Error> {
-        if level > self.level() {
+        if self.limited_to(level).level() != level {
             return Err(Int4Error::UnsupportedIsaLevel {
                 asked: level,
                 highest: self.level(),
@@ -184,44 +222,8 @@ impl IsaSet {
 
 #[cfg(target_arch = "x86_64")]
 fn detect() -> IsaSet {
-    // std's detection reads CPUID and XGETBV, so a register state the OS does not save counts as absent.
-    let mut bits = Isa::Scalar.bit();
-    if is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
-    {
-        bits |= Isa::Avx2.bit();
-        if is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-        {
-            bits |= Isa::Avx512.bit();
-            if is_x86_feature_detected!("avx512vnni") {
-                bits |= Isa::Avx512Vnni.bit();
-            }
-            if is_x86_feature_detected!("avx512bf16") {
-                bits |= Isa::Avx512Bf16.bit();
-                if is_amd() {
-                    bits |= FULL_RATE_BF16;
-                }
-            }
-        }
-    }
-    IsaSet(bits)
-}
-
-/// The vendor of the CPU, read once: under a hypervisor CPUID is slow.
-#[cfg(target_arch = "x86_64")]
-fn is_amd() -> bool {
-    static IS_AMD: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
-        let vendor = std::arch::x86_64::__cpuid(0);
-        [vendor.ebx, vendor.edx, vendor.ecx]
-            .map(u32::to_le_bytes)
-            .as_flattened()
-            == b"AuthenticAMD"
-    });
-    *IS_AMD
+    static FOUND: std::sync::OnceLock<IsaSet> = std::sync::OnceLock::new();
+    *FOUND.get_or_init(crate::x86_64::cpu_state::detect)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -236,13 +238,20 @@ mod tests {
     #[test]
     fn levels_cut_the_set() {
         let all = IsaSet::of(&Isa::ALL);
-        assert_eq!(all.level(), IsaLevel::Avx512);
+        assert_eq!(all.level(), IsaLevel::Amx);
         let avx2 = all.limited_to(IsaLevel::Avx2);
         assert!(avx2.contains(Isa::Avx2) && avx2.contains(Isa::Scalar));
         assert!(!avx2.contains(Isa::Avx512) && !avx2.contains(Isa::Avx512Vnni));
+        assert!(!avx2.contains(Isa::AvxVnni));
         assert_eq!(avx2.level(), IsaLevel::Avx2);
+        let avx_vnni = all.limited_to(IsaLevel::AvxVnni);
+        assert_eq!(avx_vnni, IsaSet::of(&[Isa::Avx2, Isa::AvxVnni]));
+        assert_eq!(avx_vnni.level(), IsaLevel::AvxVnni);
         assert_eq!(all.limited_to(IsaLevel::Scalar), IsaSet::scalar());
-        assert_eq!(all.limited_to(IsaLevel::Avx512), all);
+        let avx512 = all.limited_to(IsaLevel::Avx512);
+        assert!(avx512.contains(Isa::Avx512Bf16) && !avx512.contains(Isa::AmxInt8));
+        assert_eq!(avx512.level(), IsaLevel::Avx512);
+        assert_eq!(all.limited_to(IsaLevel::Amx), all);
     }
 
     #[test]
@@ -256,6 +265,20 @@ mod tests {
             })
         );
         assert_eq!(avx2.forced_to(IsaLevel::Scalar), Ok(IsaSet::scalar()));
+        let avx512 = IsaSet::of(&[Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Avx512Bf16]);
+        // A level in between that this CPU lacks.
+        assert_eq!(
+            avx512.forced_to(IsaLevel::AvxVnni),
+            Err(Int4Error::UnsupportedIsaLevel {
+                asked: IsaLevel::AvxVnni,
+                highest: IsaLevel::Avx512
+            })
+        );
+        let error = avx512.forced_to(IsaLevel::Amx).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "ISA level amx is not available on this machine (highest available: avx512)"
+        );
     }
 
     #[test]
@@ -269,7 +292,7 @@ mod tests {
 
     #[test]
     fn level_names_round_trip() {
-        for level in [IsaLevel::Scalar, IsaLevel::Avx2, IsaLevel::Avx512] {
+        for level in IsaLevel::ALL {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
         assert!("AVX2".parse::<IsaLevel>().is_err());
@@ -279,9 +302,11 @@ mod tests {
     fn detection_is_closed_downwards() {
         let set = IsaSet::detect();
         assert!(set.contains(Isa::Scalar));
-        for above in [Isa::Avx512Vnni, Isa::Avx512Bf16] {
+        for above in [Isa::Avx512Vnni, Isa::Avx512Bf16, Isa::AmxInt8, Isa::AmxBf16] {
             assert!(!set.contains(above) || set.contains(Isa::Avx512));
         }
-        assert!(!set.contains(Isa::Avx512) || set.contains(Isa::Avx2));
+        for above in [Isa::Avx512, Isa::AvxVnni] {
+            assert!(!set.contains(above) || set.contains(Isa::Avx2));
+        }
     }
 }

@@ -20,8 +20,11 @@ pub const NR: usize = 16;
 /// Bytes of one block: 16 rows × 8 columns of 4 bits, or 16 rows × 4 columns of 8 bits.
 pub const BLOCK_BYTES: usize = 64;
 
-/// The most activation rows one microkernel call takes.
+/// The most activation rows that a kernel of vectors takes in one call: their sums live in registers.
 pub const MAX_ROWS: usize = 8;
+
+/// The most activation rows that any kernel takes in one call ([`Kernel::max_rows`]).
+pub const MOST_ROWS: usize = 64;
 
 /// How scales and float offsets are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +100,8 @@ pub struct Panel<'a> {
     pub zeros: PanelZeros<'a>,
 }
 
-/// Up to [`MAX_ROWS`] rows of prepared activations. Pointers address the first row of the strip;
+/// Some rows of prepared activations, at most as many as the kernel takes. Pointers address the first row of the
+/// strip;
 /// each stride is in elements of the pointed-to type. Columns past K up to the padded width are 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Strip {
@@ -115,24 +119,24 @@ pub struct Strip {
     pub scales: *const f32,
     /// Elements between rows of `scales`.
     pub scales_stride: usize,
-    /// Rows in this strip, 1 to [`MAX_ROWS`].
+    /// Rows in this strip, 1 to [`Kernel::max_rows`].
     pub rows: usize,
 }
 
 /// `out[r * NR + n]` for `r < strip.rows`; every such element is overwritten.
 ///
 /// # Safety
-/// The CPU must have the kernel's ISA. `panel` must hold `chunks.blocks` blocks and
-/// `chunks.groups()` groups, `strip` must be readable for its rows in the kernel's form and width,
-/// and `out` must hold `strip.rows * NR` elements.
+/// The CPU must have the kernel's ISA. `strip` must have 1 to [`Kernel::max_rows`] rows and be readable for them
+/// in the kernel's form and width, `panel` must hold `chunks.blocks` blocks and `chunks.groups()` groups, and
+/// `out` must hold `strip.rows * NR` elements.
 pub type Microkernel =
     unsafe fn(panel: &Panel<'_>, strip: &Strip, chunks: &Chunks, out: &mut [f32]);
 
 /// One row of the kernel table.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// `{isa}-{activation}{weight}`, for instance `avx512_bf16-bf16q4`; the same string appears in
-    /// logs, summaries and artifacts.
+    /// `{isa}-{activation}{weight}`, for instance `avx512_bf16-bf16q4` or `amx-int8q4`; the same string
+    /// appears in logs, summaries and artifacts.
     pub name: &'static str,
     /// What the CPU must have.
     pub isa: Isa,
@@ -140,6 +144,10 @@ pub struct Kernel {
     pub form: ActivationForm,
     /// 4 or 8.
     pub bits: u8,
+    /// The most rows of a strip.
+    pub max_rows: usize,
+    /// Rows of a call (not of a strip) from which on the kernel is chosen; 1 for most.
+    pub min_rows: usize,
     /// The code.
     pub run: Microkernel,
 }

@@ -9,6 +9,7 @@
 //! | [`pack`] | codes, scales, zeros → packed bytes and back |
 //! | [`kernel`] | the seam between driver and microkernels |
 //! | [`isa`], [`dispatch`] | instruction sets as values; the kernel table; choosing |
+//! | [`cpu_features`] | which instruction sets a machine lets us use |
 //! | `element`, `prepare`, `quantize`, `fixed_point` | activations → the form a kernel reads |
 //! | `store`, `scratch` | results → outputs; buffers that are reused |
 //! | [`operands`] | activations, outputs, numerics of a call |
@@ -17,6 +18,7 @@
 //! | [`call_counts`] | which kernel read which tensor how often |
 //! | [`parallel`] | the team of threads a caller lends |
 //! | `scalar`, `x86_64` | microkernels |
+//! | `amx` | the tile kernels, over tiles that are instructions or emulated |
 //! | `tiles` | disjoint parts of one buffer for the tasks of a region |
 //! | [`read_ceiling`](mod@read_ceiling) | reading alone: what a GEMV is measured against |
 //! | [`reference`](mod@reference) | the slow oracle in f64 |
@@ -24,7 +26,9 @@
 #[cfg(target_endian = "big")]
 compile_error!("the packed layout is little endian and read in place");
 
+mod amx;
 pub mod call_counts;
+pub mod cpu_features;
 pub mod dense;
 pub mod dispatch;
 mod element;

@@ -4,7 +4,7 @@
 //! parse is done by the caller; plan  → one preparation per distinct (permutation, groups, chunks)
 //! per block of M:            prepare → rows of x into scratch, `x | sums | scales` each
 //!                            tiles   → (part of the rows) × (range of panels), balanced by bytes
-//! per tile:                  panel outer, strips of MAX_ROWS rows inner, so that a panel is read from
+//! per tile:                  panel outer, strips of the kernel's rows inner, so that a panel is read from
 //!                            memory once and comes from the cache for every further strip
 //! ```
 //! A block of M is as long as its prepared rows take `PART_WORDS` per thread. For M = 1 that is one
@@ -16,7 +16,7 @@ use crate::dispatch;
 use crate::element::Element;
 use crate::error::Int4Error;
 use crate::isa::IsaSet;
-use crate::kernel::{ActivationForm, Kernel, MAX_ROWS, NR, Strip};
+use crate::kernel::{ActivationForm, Kernel, MAX_ROWS, MOST_ROWS, NR, Strip};
 use crate::layout::PackedTensor;
 use crate::operands::{Activations, Numerics, Outputs, check_length};
 use crate::parallel::{Parallel, Serial};
@@ -85,7 +85,7 @@ pub fn linear(
     parallel: &dyn Parallel,
 ) -> Result<KernelsRan, Int4Error> {
     let dtype = x.dtype();
-    let choose = |bits| Ok(dispatch::select(isa, numerics, dtype, bits));
+    let choose = |bits| Ok(dispatch::select(isa, numerics, dtype, bits, m));
     run(&choose, w, x, x_stride, m, bias, y, numerics, isa, parallel)
 }
 
@@ -212,13 +212,14 @@ impl Call<'_, '_> {
         }
         let plan = self.plan;
         let threads = self.parallel.threads().max(1);
-        let part_rows = (PART_WORDS / plan.row_words).max(MAX_ROWS) / MAX_ROWS * MAX_ROWS;
+        let strip_rows = plan.strip_rows();
+        let part_rows = (PART_WORDS / plan.row_words / strip_rows).max(1) * strip_rows;
         let parts = smallest_divisor(threads, self.m.div_ceil(part_rows));
         let blocks = self.m.div_ceil(parts * part_rows);
         let block_rows = self
             .m
             .div_ceil(blocks)
-            .next_multiple_of(MAX_ROWS)
+            .next_multiple_of(strip_rows)
             .min(self.m);
         with_prepared(block_rows * plan.row_words, |prepared| {
             for first in (0..self.m).step_by(block_rows) {
@@ -265,8 +266,10 @@ impl Call<'_, '_> {
     fn compute<T: OutputElement>(&self, prepared: &[u32], rows: usize, parts: usize, y: &mut [T]) {
         let plan = self.plan;
         let threads = self.parallel.threads().max(1);
-        let parts = parts.min(rows.div_ceil(MAX_ROWS));
-        // What a tile does is proportional to the weight bytes it reads for every strip of rows.
+        let strip_rows = plan.strip_rows();
+        let parts = parts.min(rows.div_ceil(strip_rows));
+        // What a tile does is proportional to the weight bytes and to the rows; eight rows count as one
+        // reading of the weights.
         let strips = rows.div_ceil(MAX_ROWS);
         let bytes = plan.bytes.saturating_mul(strips);
         let per_thread = threads.div_ceil(parts);
@@ -274,7 +277,7 @@ impl Call<'_, '_> {
             per_thread * (bytes / (threads * LARGE_TASK_BYTES)).clamp(1, TASKS_PER_THREAD);
         let worthwhile = (bytes / SMALLEST_TASK_BYTES / parts).max(1);
         let ranges = helpful.min(worthwhile).min(plan.panels);
-        let row_bounds = even_bounds(rows, parts, MAX_ROWS);
+        let row_bounds = even_bounds(rows, parts, strip_rows);
         let panel_bounds = plan.panel_bounds(ranges);
         let column_bounds: Bounds = panel_bounds
             .iter()
@@ -303,12 +306,17 @@ impl Call<'_, '_> {
                 .saturating_sub(segment.first_column);
             // Column bounds are starts of panels; only the end of a segment may be inside one.
             for panel in first.div_ceil(NR)..end.div_ceil(NR) {
-                self.panel(segment, panel, prepared, tile);
+                if segment.kernel.max_rows <= MAX_ROWS {
+                    self.panel::<T, MAX_ROWS>(segment, panel, prepared, tile);
+                } else {
+                    self.panel::<T, MOST_ROWS>(segment, panel, prepared, tile);
+                }
             }
         }
     }
 
-    fn panel<T: OutputElement>(
+    /// `ROWS` is at least what the segment's kernel takes in one strip.
+    fn panel<T: OutputElement, const ROWS: usize>(
         &self,
         segment: &PlannedSegment<'_>,
         panel: usize,
@@ -321,10 +329,11 @@ impl Call<'_, '_> {
         let first = segment.first_column + panel * NR;
         let bias = widen_bias(self.bias, first, len);
         let packed = segment.view.panel(panel);
-        let mut out = [[0.0f32; NR]; MAX_ROWS];
+        let mut out = [[0.0f32; NR]; ROWS];
         let rows = tile.rows();
-        for row in rows.clone().step_by(MAX_ROWS) {
-            let strip_rows = MAX_ROWS.min(rows.end - row);
+        let max_rows = segment.kernel.max_rows.min(ROWS);
+        for row in rows.clone().step_by(max_rows) {
+            let strip_rows = max_rows.min(rows.end - row);
             let words = &prepared[row * row_words..(row + strip_rows) * row_words];
             let strip = Strip {
                 x: words[preparation.x_at()..].as_ptr().cast(),
@@ -337,7 +346,7 @@ impl Call<'_, '_> {
             };
             // SAFETY: `run` has checked that the machine has the instruction sets of the set the
             // kernel was chosen from; the view's panel holds its blocks and groups; `words` holds the
-            // prepared rows of the strip in the kernel's form; `out` holds MAX_ROWS rows.
+            // prepared rows of the strip in the kernel's form; `out` holds the rows of a strip.
             unsafe {
                 (segment.kernel.run)(&packed, &strip, &segment.chunks, out.as_flattened_mut());
             }

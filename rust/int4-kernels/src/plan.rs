@@ -124,6 +124,12 @@ impl<'a> Plan<'a> {
         self.bytes += panels * panel_bytes;
     }
 
+    /// Rows of the longest strip that any segment's kernel takes; a multiple of the others.
+    pub(crate) fn strip_rows(&self) -> usize {
+        let rows = self.segments.iter().map(|segment| segment.kernel.max_rows);
+        rows.max().unwrap_or(1)
+    }
+
     /// Output column at which panel `panel` (counted over all segments) starts.
     pub(crate) fn column(&self, panel: usize) -> usize {
         self.segments
@@ -227,6 +233,7 @@ mod tests {
                 Numerics::Native,
                 Dtype::F32,
                 bits,
+                1,
             ))
         };
         check(&Plan::new(&choose, &tensor, Numerics::Native, Width::Baseline).unwrap());

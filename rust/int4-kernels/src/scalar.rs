@@ -42,6 +42,8 @@ const fn row(
         isa: Isa::Scalar,
         form,
         bits,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run,
     }
 }
@@ -75,7 +77,7 @@ fn lanes(block: &[u8]) -> [u32; NR] {
     })
 }
 
-fn widen(bits: &[u16], scale_type: ScaleType) -> [f32; NR] {
+pub(crate) fn widen(bits: &[u16], scale_type: ScaleType) -> [f32; NR] {
     std::array::from_fn(|n| match scale_type {
         ScaleType::F16 => f16::from_bits(bits[n]).to_f32(),
         ScaleType::Bf16 => bf16::from_bits(bits[n]).to_f32(),

@@ -1,5 +1,5 @@
 //! Every kernel in the table against the oracle, over the shapes around the edges of panels, blocks,
-//! groups and strips.
+//! groups, strips and tiles. Tile kernels run on emulated tiles too, on every machine.
 //!
 //! Tolerances, with eps = 2^-23 and w, x as the oracle sees them:
 //! - float forms: `eps * (K + 1) * max|w| * max|x|`;
@@ -13,9 +13,9 @@
 mod tensors;
 
 use half::bf16;
-use int4_kernels::dispatch::{KERNELS, by_name};
+use int4_kernels::dispatch::{EMULATED, KERNELS, by_name};
 use int4_kernels::{
-    ActivationForm, Activations, Isa, IsaSet, Kernel, Outputs, PackedTensor, ScaleType,
+    ActivationForm, Activations, Isa, IsaLevel, IsaSet, Kernel, Outputs, PackedTensor, ScaleType,
     SegmentSpec, Serial, ZeroKind, linear_with_kernel, reference,
 };
 use tensors::{Aligned, Random, spec};
@@ -23,7 +23,8 @@ use tensors::{Aligned, Random, spec};
 const GROUPS: [Option<usize>; 5] = [Some(8), Some(32), Some(128), None, Some(24)];
 const N: [usize; 5] = [1, 15, 16, 17, 35];
 const K: [usize; 7] = [1, 7, 8, 9, 40, 100, 256];
-const MOST_ROWS: usize = 8;
+/// Rows of one tile of 16, of two, and of more than a strip of 64.
+const TILE_ROWS: [usize; 4] = [1, 8, 17, 65];
 const EPS: f64 = f32::EPSILON as f64;
 
 /// Columns that share a scale in fixed point.
@@ -51,7 +52,25 @@ fn specs(bits: u8) -> Vec<SegmentSpec> {
     specs
 }
 
-/// The oracle's outputs for [`MOST_ROWS`] rows, and how far a kernel may be from each.
+/// Numbers of rows to call a kernel with: each that a strip of vectors may have, or those around tiles.
+fn row_counts(kernel: &Kernel) -> Vec<usize> {
+    if kernel.max_rows <= 8 {
+        (1..=kernel.max_rows).collect()
+    } else {
+        TILE_ROWS.to_vec()
+    }
+}
+
+/// Every kernel that this machine can run, those on emulated tiles included.
+fn runnable() -> impl Iterator<Item = &'static Kernel> {
+    let machine = IsaSet::detect();
+    KERNELS
+        .iter()
+        .chain(EMULATED.into_iter().flatten())
+        .filter(move |kernel| machine.contains(kernel.isa))
+}
+
+/// The oracle's outputs, and how far a kernel may be from each.
 struct Expected {
     y: Vec<f64>,
     tolerance: Vec<f64>,
@@ -128,15 +147,17 @@ fn activations(random: &mut Random, len: usize, wild: bool) -> Vec<bf16> {
 
 fn check_kernel(kernel: &Kernel, max_chunk: usize) {
     let mut cases = 0;
+    let row_counts = row_counts(kernel);
+    let most_rows = row_counts.iter().copied().max().unwrap_or(0);
     for (seed, spec) in specs(kernel.bits).iter().enumerate() {
         let packed = Aligned::random(&[*spec], seed as u64);
         let tensor = PackedTensor::parse(packed.bytes()).unwrap();
         // The float forms lose the small ones in sums that hold the large ones, in an order of their own.
         let wild = seed % 2 == 1 && matches!(kernel.form, ActivationForm::I24);
-        let x = activations(&mut Random::new(!(seed as u64)), MOST_ROWS * spec.k, wild);
+        let x = activations(&mut Random::new(!(seed as u64)), most_rows * spec.k, wild);
         let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
         let expected = expect(kernel.form, spec, &tensor, &wide, max_chunk);
-        for m in 1..=MOST_ROWS {
+        for m in row_counts.iter().copied() {
             let mut y = vec![f32::NAN; m * spec.n];
             linear_with_kernel(
                 kernel.name,
@@ -199,6 +220,11 @@ fn avx2_kernels() {
 }
 
 #[test]
+fn avx_vnni_kernels() {
+    check_isa(Isa::AvxVnni);
+}
+
+#[test]
 fn avx512_kernels() {
     check_isa(Isa::Avx512);
 }
@@ -214,19 +240,200 @@ fn avx512_bf16_kernels() {
 }
 
 #[test]
+fn amx_int8_kernels() {
+    check_isa(Isa::AmxInt8);
+}
+
+#[test]
+fn amx_bf16_kernels() {
+    check_isa(Isa::AmxBf16);
+}
+
+/// The same kernels without the instructions. Int8 once more with short chunks, as above.
+fn check_emulated(form: ActivationForm) {
+    let mut checked = 0;
+    for kernel in EMULATED.into_iter().flatten() {
+        if kernel.form == form && IsaSet::detect().contains(kernel.isa) {
+            check_kernel(kernel, 128);
+            if form == ActivationForm::Int8 {
+                check_kernel(kernel, 32);
+            }
+            checked += 1;
+        }
+    }
+    // At least those whose other loops are portable, for 4 and for 8 bit.
+    assert!(checked >= 2, "{checked}");
+}
+
+#[test]
+fn emulated_amx_int8_kernels() {
+    check_emulated(ActivationForm::Int8);
+}
+
+#[test]
+fn emulated_amx_bf16_kernels() {
+    check_emulated(ActivationForm::Bf16Pairs);
+}
+
+#[test]
 fn the_tests_above_leave_no_kernel_out() {
     let tested = Isa::ALL
         .iter()
         .map(|isa| KERNELS.iter().filter(|row| row.isa == *isa).count());
     assert_eq!(tested.sum::<usize>(), KERNELS.len());
-    assert_eq!(Isa::ALL.len(), 5);
+    assert_eq!(Isa::ALL.len(), 8);
+}
+
+/// What the machine lacks is not tested on it: said by name, and refused where `tools/test-isa` has promised a
+/// machine that has it.
+#[test]
+fn kernels_that_this_machine_cannot_run_are_counted() {
+    let machine = IsaSet::detect();
+    let skipped: Vec<&str> = KERNELS
+        .iter()
+        .filter(|kernel| !machine.contains(kernel.isa))
+        .map(|kernel| kernel.name)
+        .collect();
+    eprintln!(
+        "skipped on this machine ({}): {} of {} kernels: {}",
+        machine.level(),
+        skipped.len(),
+        KERNELS.len(),
+        skipped.join(", ")
+    );
+    let emulated = EMULATED.into_iter().flatten().map(|kernel| kernel.name);
+    let (emulated, real): (Vec<&str>, Vec<&str>) = runnable()
+        .map(|kernel| kernel.name)
+        .partition(|name| emulated.clone().any(|other| other == *name));
+    assert_eq!(real.len() + skipped.len(), KERNELS.len());
+    assert!(emulated.len() >= 4, "{emulated:?}");
+    if let Some(promised) = option_env!("KERNEL_TESTS_ISA") {
+        let promised: IsaLevel = promised.parse().unwrap();
+        assert!(
+            machine.forced_to(promised).is_ok(),
+            "KERNEL_TESTS_ISA={promised}, and this machine has {}",
+            machine.level()
+        );
+    }
+}
+
+/// Two encodings of one instruction: the sums are the same integers, and what follows is rounded alike.
+#[test]
+fn both_widths_of_vnni_give_the_same_bits() {
+    let machine = IsaSet::detect();
+    for isa in [Isa::AvxVnni, Isa::Avx512Vnni] {
+        if !machine.contains(isa) {
+            eprintln!("skipped (this machine lacks {isa}): both_widths_of_vnni_give_the_same_bits");
+            return;
+        }
+    }
+    let narrow: Vec<&Kernel> = runnable().filter(|row| row.isa == Isa::AvxVnni).collect();
+    assert_eq!(narrow.len(), 4);
+    for narrow in narrow {
+        let same_as = |row: &&Kernel| (row.form, row.bits) == (narrow.form, narrow.bits);
+        let wide = runnable()
+            .filter(|row| row.isa == Isa::Avx512Vnni)
+            .find(same_as)
+            .unwrap();
+        for (seed, spec) in specs(narrow.bits)
+            .iter()
+            .enumerate()
+            .filter(|(_, spec)| spec.n == 17)
+        {
+            let packed = Aligned::random(&[*spec], seed as u64);
+            let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+            let x = activations(&mut Random::new(seed as u64), 11 * spec.k, seed % 2 == 1);
+            for m in [1, 11] {
+                let x = &x[..m * spec.k];
+                let [found, expected] = [narrow, wide].map(|kernel| run(kernel, &tensor, x, m));
+                let mut pairs = found.iter().zip(&expected);
+                assert!(
+                    pairs.all(|(a, b)| a.to_bits() == b.to_bits()),
+                    "{} {spec:?} m={m}",
+                    narrow.name
+                );
+            }
+        }
+    }
+}
+
+/// From some number of rows on tiles take over from vectors. With int8 activations nobody can tell: the sums
+/// are the same integers, and what follows is rounded alike.
+#[test]
+fn int8_tiles_give_the_bits_of_int8_vectors() {
+    if !IsaSet::detect().contains(Isa::Avx512Vnni) {
+        eprintln!(
+            "skipped (this machine lacks avx512_vnni): int8_tiles_give_the_bits_of_int8_vectors"
+        );
+        return;
+    }
+    for (bits, vectors) in [(4, "avx512_vnni-int8q4"), (8, "avx512_vnni-int8q8")] {
+        let vectors = by_name(vectors).unwrap();
+        let tiles: Vec<&Kernel> = runnable()
+            .filter(|row| row.max_rows > vectors.max_rows && row.bits == bits)
+            .filter(|row| row.form == ActivationForm::Int8)
+            .collect();
+        assert!(tiles.len() >= 2);
+        for (seed, spec) in specs(bits)
+            .iter()
+            .enumerate()
+            .filter(|(_, spec)| spec.n == 17)
+        {
+            let packed = Aligned::random(&[*spec], seed as u64);
+            let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+            let x = activations(&mut Random::new(seed as u64), 37 * spec.k, false);
+            for max_chunk in [32, 128] {
+                let expected = run_chunked(vectors, &tensor, &x, 37, max_chunk);
+                for kernel in &tiles {
+                    let found = run_chunked(kernel, &tensor, &x, 37, max_chunk);
+                    let same = found.iter().zip(&expected);
+                    assert!(
+                        same.clone().all(|(a, b)| a.to_bits() == b.to_bits()),
+                        "{} {spec:?} chunk {max_chunk}",
+                        kernel.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A row of a batch has the bits that it has alone, whichever tile and place in it the row comes to.
+#[test]
+fn rows_in_tiles_do_not_depend_on_each_other() {
+    for kernel in runnable().filter(|row| row.max_rows > 8) {
+        for spec in [
+            spec(19, 300, kernel.bits, Some(32)),
+            spec(19, 300, kernel.bits, None),
+        ] {
+            let packed = Aligned::random(&[spec], 9);
+            let tensor = PackedTensor::parse(packed.bytes()).unwrap();
+            let x = activations(&mut Random::new(10), 90 * spec.k, false);
+            let alone: Vec<f32> = x
+                .chunks(spec.k)
+                .flat_map(|x| run(kernel, &tensor, x, 1))
+                .collect();
+            for m in [2, 15, 16, 17, 31, 50, 64, 65, 90] {
+                let y = run(kernel, &tensor, &x[..m * spec.k], m);
+                for (at, (y, alone)) in y.iter().zip(&alone).enumerate() {
+                    let (row, n) = (at / spec.n, at % spec.n);
+                    assert_eq!(
+                        y.to_bits(),
+                        alone.to_bits(),
+                        "{} m={m} row {row} n {n}",
+                        kernel.name
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// What the integer forms give for a row does not depend on the rows beside it, bit for bit.
 #[test]
 fn integer_forms_give_a_row_the_same_in_every_batch() {
-    let machine = IsaSet::detect();
-    for kernel in KERNELS.iter().filter(|kernel| machine.contains(kernel.isa)) {
+    const MOST_ROWS: usize = 8;
+    for kernel in runnable() {
         if !matches!(kernel.form, ActivationForm::Int8 | ActivationForm::I24) {
             continue;
         }
@@ -249,8 +456,7 @@ fn integer_forms_give_a_row_the_same_in_every_batch() {
 /// NaN and infinities in one row poison that row and no other, in every form.
 #[test]
 fn non_finite_activations_never_give_a_plausible_number() {
-    let machine = IsaSet::detect();
-    for kernel in KERNELS.iter().filter(|kernel| machine.contains(kernel.isa)) {
+    for kernel in runnable() {
         for zero_kind in [ZeroKind::None, ZeroKind::U8, ZeroKind::Offset] {
             let spec = SegmentSpec {
                 zero_kind,
@@ -279,6 +485,16 @@ fn non_finite_activations_never_give_a_plausible_number() {
 }
 
 fn run(kernel: &Kernel, tensor: &PackedTensor<'_>, x: &[bf16], m: usize) -> Vec<f32> {
+    run_chunked(kernel, tensor, x, m, 128)
+}
+
+fn run_chunked(
+    kernel: &Kernel,
+    tensor: &PackedTensor<'_>,
+    x: &[bf16],
+    m: usize,
+    max_chunk: usize,
+) -> Vec<f32> {
     let mut y = vec![f32::NAN; m * tensor.n()];
     let (x, out) = (Activations::Bf16(x), Outputs::F32(&mut y));
     linear_with_kernel(
@@ -289,7 +505,7 @@ fn run(kernel: &Kernel, tensor: &PackedTensor<'_>, x: &[bf16], m: usize) -> Vec<
         m,
         None,
         out,
-        128,
+        max_chunk,
         &Serial,
     )
     .unwrap();
@@ -300,7 +516,6 @@ fn run(kernel: &Kernel, tensor: &PackedTensor<'_>, x: &[bf16], m: usize) -> Vec<
 /// saturate or wrap: 16-bit sums of byte pairs on AVX2, 32-bit sums of a long chunk.
 #[test]
 fn extreme_codes_do_not_saturate() {
-    let machine = IsaSet::detect();
     for bits in [4, 8] {
         let highest = if bits == 4 { 15 } else { 255 };
         for (code, zero, sign) in [
@@ -320,10 +535,7 @@ fn extreme_codes_do_not_saturate() {
             let tensor = PackedTensor::parse(packed.bytes()).unwrap();
             let x = vec![bf16::from_f32(sign); spec.k];
             let wide: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-            for kernel in KERNELS
-                .iter()
-                .filter(|row| row.bits == bits && machine.contains(row.isa))
-            {
+            for kernel in runnable().filter(|row| row.bits == bits) {
                 for max_chunk in [128, 32_768] {
                     let expected = expect(kernel.form, &spec, &tensor, &wide, max_chunk);
                     let mut y = vec![f32::NAN; spec.n];

@@ -204,7 +204,7 @@ fn mixed(k: usize) -> Vec<SegmentSpec> {
 
 fn levels() -> impl Iterator<Item = IsaSet> {
     let machine = IsaSet::detect();
-    [IsaLevel::Scalar, IsaLevel::Avx2, IsaLevel::Avx512]
+    IsaLevel::ALL
         .into_iter()
         .filter_map(move |level| machine.forced_to(level).ok())
 }

@@ -57,6 +57,7 @@ struct KernelInfo {
     isa: String,
     form: &'static str,
     bits: u8,
+    min_rows: usize,
     available: bool,
 }
 
@@ -207,34 +208,37 @@ fn segments(py: Python<'_>, packed: PyBuffer<u8>, verify: bool) -> PyResult<Vec<
 #[pyfunction]
 fn kernels() -> Vec<KernelInfo> {
     let usable = isa::current();
-    let info = |name, isa: Isa, form, bits| KernelInfo {
+    let info = |name, isa: Isa, form, bits, min_rows| KernelInfo {
         name,
         isa: isa.to_string(),
         form,
         bits,
+        min_rows,
         available: usable.contains(isa),
     };
     let packed = dispatch::KERNELS.iter().map(|kernel| {
         let form = convert::form_name(kernel.form);
-        info(kernel.name, kernel.isa, form, kernel.bits)
+        info(kernel.name, kernel.isa, form, kernel.bits, kernel.min_rows)
     });
     let dense = DENSE_KERNELS.iter().map(|kernel| {
         let form = convert::dense_form_name(kernel.form);
-        info(kernel.name, kernel.isa, form, kernel.bits)
+        info(kernel.name, kernel.isa, form, kernel.bits, 1)
     });
     packed.chain(dense).collect()
 }
 
-/// The name of the kernel that computes a linear layer now.
+/// The name of the kernel that computes a linear layer of so many rows of activations now.
 #[pyfunction]
-fn select_kernel(dtype: &str, activation: i64, bits: u8) -> PyResult<&'static str> {
+#[pyo3(signature = (dtype, activation, bits, rows = 1))]
+fn select_kernel(dtype: &str, activation: i64, bits: u8, rows: usize) -> PyResult<&'static str> {
     if bits != 4 && bits != 8 {
         return Err(PyValueError::new_err(format!(
             "bits: expected 4 or 8, got {bits}"
         )));
     }
     let numerics = numerics(activation).map_err(PyValueError::new_err)?;
-    Ok(dispatch::select(isa::current(), numerics, convert::dtype(dtype)?, bits).name)
+    let dtype = convert::dtype(dtype)?;
+    Ok(dispatch::select(isa::current(), numerics, dtype, bits, rows).name)
 }
 
 /// The name of the kernel that computes with an unquantized weight now.

@@ -7,18 +7,16 @@ use pyo3::prelude::*;
 
 use crate::convert;
 
-const LEVELS: [IsaLevel; 3] = [IsaLevel::Scalar, IsaLevel::Avx2, IsaLevel::Avx512];
-
-/// Index into `LEVELS`: the highest level kernels may use.
-static HIGHEST: AtomicU8 = AtomicU8::new(LEVELS.len() as u8 - 1);
+/// Index into `IsaLevel::ALL`: the highest level kernels may use.
+static HIGHEST: AtomicU8 = AtomicU8::new(IsaLevel::ALL.len() as u8 - 1);
 
 /// The instruction sets that kernels may use now.
 pub fn current() -> IsaSet {
-    let highest = LEVELS[usize::from(HIGHEST.load(Ordering::Relaxed))];
+    let highest = IsaLevel::ALL[usize::from(HIGHEST.load(Ordering::Relaxed))];
     IsaSet::detect().limited_to(highest)
 }
 
-/// The level in use: `scalar`, `avx2` or `avx512`.
+/// The level in use: `scalar`, `avx2`, `avx_vnni`, `avx512` or `amx`.
 #[pyfunction]
 fn isa_level() -> String {
     current().level().to_string()

@@ -31,7 +31,9 @@ mod int8;
 use std::arch::x86_64::*;
 
 use crate::isa::Isa;
-use crate::kernel::{ActivationForm, BLOCK_BYTES, Kernel, NR, Panel, PanelZeros, ScaleType};
+use crate::kernel::{
+    ActivationForm, BLOCK_BYTES, Kernel, MAX_ROWS, NR, Panel, PanelZeros, ScaleType,
+};
 use crate::x86_64::strip::{PREFETCH_L1_BYTES, PREFETCH_L2_BYTES, center};
 
 /// Rows of the kernel table that this file provides.
@@ -41,6 +43,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx2,
         form: ActivationForm::F32,
         bits: 4,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: f32::f32_strip::<4>,
     },
     Kernel {
@@ -48,6 +52,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx2,
         form: ActivationForm::F32,
         bits: 8,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: f32::f32_strip::<8>,
     },
     Kernel {
@@ -55,6 +61,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx2,
         form: ActivationForm::Int8,
         bits: 4,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: int8::int8_strip::<4>,
     },
     Kernel {
@@ -62,6 +70,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx2,
         form: ActivationForm::Int8,
         bits: 8,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: int8::int8_strip::<8>,
     },
 ];
@@ -73,7 +83,7 @@ const HALF: usize = NR / 2;
 pub(super) type Block = [[u8; BLOCK_BYTES / 2]; 2];
 
 /// The blocks of a panel.
-fn blocks_of<'a>(panel: &Panel<'a>) -> &'a [Block] {
+pub(super) fn blocks_of<'a>(panel: &Panel<'a>) -> &'a [Block] {
     panel.codes.as_chunks().0.as_chunks().0
 }
 
@@ -106,7 +116,7 @@ fn widen(values: &[u16; HALF], scale_type: ScaleType) -> __m256 {
 }
 
 /// What a group's partial sums are combined with: `scale·(partial − zero·Σx) + offset·Σx`.
-struct GroupTerms {
+pub(super) struct GroupTerms {
     scale: __m256,
     /// Zero-point minus the `base` that `partial` has already subtracted.
     zero: __m256,
@@ -120,7 +130,12 @@ struct GroupTerms {
 /// whole panel is left out rather than multiplied, which also keeps 0·∞ out of the sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn group_terms<const BITS: u8>(panel: &Panel<'_>, g: usize, half: usize, base: i32) -> GroupTerms {
+pub(super) fn group_terms<const BITS: u8>(
+    panel: &Panel<'_>,
+    g: usize,
+    half: usize,
+    base: i32,
+) -> GroupTerms {
     let at = 2 * g + half;
     let mut terms = GroupTerms {
         scale: widen(&panel.scales.as_chunks().0[at], panel.scale_type),
@@ -153,7 +168,7 @@ impl GroupTerms {
     /// `total + scale·(partial − zero·sum) + offset·sum`, in fp32.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn apply(&self, total: __m256, partial: __m256, sum: f32) -> __m256 {
+    pub(super) fn apply(&self, total: __m256, partial: __m256, sum: f32) -> __m256 {
         let sum = _mm256_set1_ps(sum);
         let partial = if self.has_zero {
             _mm256_fnmadd_ps(self.zero, sum, partial)
@@ -172,7 +187,7 @@ impl GroupTerms {
 /// Writes the strip's results.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn store<const ROWS: usize>(total: &[[__m256; ROWS]; 2], out: &mut [f32]) {
+pub(super) fn store<const ROWS: usize>(total: &[[__m256; ROWS]; 2], out: &mut [f32]) {
     let [low, high] = total;
     let totals = low.iter().zip(high).flat_map(|(low, high)| [low, high]);
     for (half, total) in out.as_chunks_mut::<HALF>().0.iter_mut().zip(totals) {

@@ -30,7 +30,7 @@
 //! Limits: VDPBF16PS treats subnormal bf16 inputs as zero and flushes subnormal results; nothing
 //! here depends on a length being a multiple of anything but one block.
 
-mod bf16;
+pub(super) mod bf16;
 pub(crate) mod dense;
 mod f32;
 mod i24;
@@ -39,7 +39,9 @@ mod int8;
 use std::arch::x86_64::*;
 
 use crate::isa::Isa;
-use crate::kernel::{ActivationForm, BLOCK_BYTES, Kernel, NR, Panel, PanelZeros, ScaleType};
+use crate::kernel::{
+    ActivationForm, BLOCK_BYTES, Kernel, MAX_ROWS, NR, Panel, PanelZeros, ScaleType,
+};
 use crate::x86_64::strip::{PREFETCH_L1_BYTES, PREFETCH_L2_BYTES, center};
 
 /// Rows of the kernel table that this file provides.
@@ -49,6 +51,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512Bf16,
         form: ActivationForm::Bf16Pairs,
         bits: 4,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: bf16::bf16_strip::<4>,
     },
     Kernel {
@@ -56,6 +60,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512Bf16,
         form: ActivationForm::Bf16Pairs,
         bits: 8,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: bf16::bf16_strip::<8>,
     },
     Kernel {
@@ -63,6 +69,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512Vnni,
         form: ActivationForm::I24,
         bits: 4,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: i24::i24_strip::<4>,
     },
     Kernel {
@@ -70,6 +78,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512Vnni,
         form: ActivationForm::I24,
         bits: 8,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: i24::i24_strip::<8>,
     },
     Kernel {
@@ -77,6 +87,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512Vnni,
         form: ActivationForm::Int8,
         bits: 4,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: int8::int8_strip::<4>,
     },
     Kernel {
@@ -84,6 +96,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512Vnni,
         form: ActivationForm::Int8,
         bits: 8,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: int8::int8_strip::<8>,
     },
     Kernel {
@@ -91,6 +105,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512,
         form: ActivationForm::F32,
         bits: 4,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: f32::f32_strip::<4>,
     },
     Kernel {
@@ -98,6 +114,8 @@ pub(crate) const KERNELS: &[Kernel] = &[
         isa: Isa::Avx512,
         form: ActivationForm::F32,
         bits: 8,
+        max_rows: MAX_ROWS,
+        min_rows: 1,
         run: f32::f32_strip::<8>,
     },
 ];
@@ -142,7 +160,7 @@ fn widen(values: &[u16; NR], scale_type: ScaleType) -> __m512 {
 }
 
 /// What a group's partial sums are combined with: `scale·(partial − zero·Σx) + offset·Σx`.
-struct GroupTerms {
+pub(super) struct GroupTerms {
     scale: __m512,
     /// Zero-point minus the `base` that `partial` has already subtracted.
     zero: __m512,
@@ -156,7 +174,7 @@ struct GroupTerms {
 /// panel is left out rather than multiplied, which also keeps 0·∞ out of the sums.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn group_terms<const BITS: u8>(panel: &Panel<'_>, g: usize, base: i32) -> GroupTerms {
+pub(super) fn group_terms<const BITS: u8>(panel: &Panel<'_>, g: usize, base: i32) -> GroupTerms {
     prefetch_next(panel.scales, g);
     let mut terms = GroupTerms {
         scale: widen(&panel.scales.as_chunks().0[g], panel.scale_type),
@@ -191,7 +209,7 @@ impl GroupTerms {
     /// `total + scale·(partial − zero·sum) + offset·sum`, in fp32.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn apply(&self, total: __m512, partial: __m512, sum: f32) -> __m512 {
+    pub(super) fn apply(&self, total: __m512, partial: __m512, sum: f32) -> __m512 {
         let sum = _mm512_set1_ps(sum);
         let partial = if self.has_zero {
             _mm512_fnmadd_ps(self.zero, sum, partial)

@@ -1,12 +1,12 @@
-//! Every kernel of the table, called as the driver calls it, on buffers that end where the contract
+//! Every kernel of the table, and the emulated ones, called as the driver calls it, on buffers that end where the contract
 //! says the kernel stops reading, at addresses that are multiples of nothing. Results are compared with
 //! the portable kernels'; under `-Zsanitizer=address` a read one byte further is an error.
 
-use crate::dispatch::KERNELS;
+use crate::dispatch::{EMULATED, KERNELS};
 use crate::fixed_point::{CHUNK_WORDS, COLUMN_BYTES};
 use crate::isa::{Isa, IsaSet};
 use crate::kernel::{
-    ActivationForm, BLOCK_BYTES, Chunks, Kernel, MAX_ROWS, NR, Panel, PanelZeros, ScaleType, Strip,
+    ActivationForm, BLOCK_BYTES, Chunks, Kernel, NR, Panel, PanelZeros, ScaleType, Strip,
 };
 
 /// Blocks of K, per group and per chunk: single, partial last group, partial last chunk, odd counts,
@@ -130,6 +130,34 @@ impl X {
     }
 }
 
+/// The part of `strip` from row `first` on that `kernel` takes in one call.
+fn rows_from(strip: &Strip, kernel: &Kernel, first: usize) -> Strip {
+    let element_bytes = match kernel.form {
+        ActivationForm::F32 | ActivationForm::Bf16Pairs => 4,
+        ActivationForm::Int8 | ActivationForm::I24 => 1,
+    };
+    Strip {
+        x: strip.x.wrapping_add(first * strip.x_stride * element_bytes),
+        sums: strip.sums.wrapping_add(first * strip.sums_stride),
+        scales: strip.scales.wrapping_add(first * strip.scales_stride),
+        rows: kernel.max_rows.min(strip.rows - first),
+        ..*strip
+    }
+}
+
+/// Rows around the edges of what a kernel takes at once: all of them, or those around whole tiles.
+fn row_counts(kernel: &Kernel) -> Vec<usize> {
+    let edges = [1, 16, 17, 40, 64];
+    if kernel.max_rows <= 8 {
+        (1..=kernel.max_rows).collect()
+    } else {
+        edges
+            .into_iter()
+            .filter(|rows| *rows <= kernel.max_rows)
+            .collect()
+    }
+}
+
 fn check(kernel: &Kernel, portable: &Kernel, chunks: &Chunks, rows: usize, random: &mut Random) {
     let groups = chunks.groups();
     let columns = chunks.blocks * BLOCK_BYTES * 8 / (NR * usize::from(kernel.bits));
@@ -212,10 +240,14 @@ fn check(kernel: &Kernel, portable: &Kernel, chunks: &Chunks, rows: usize, rando
             let run = |kernel: &Kernel| {
                 // One element more than is written, to see that it is not.
                 let mut out = vec![f32::NAN; rows * NR + 1];
-                // SAFETY: the caller has asked the machine for the kernel's ISA; every buffer has
-                // the length that the strip, the panel and `chunks` state.
-                unsafe { (kernel.run)(&panel, &strip, chunks, &mut out) };
-                assert!(out[rows * NR].is_nan(), "{}", kernel.name);
+                for first in (0..rows).step_by(kernel.max_rows) {
+                    let part = rows_from(&strip, kernel, first);
+                    let end = (first + part.rows) * NR + 1;
+                    // SAFETY: the caller has asked the machine for the kernel's ISA; every buffer has
+                    // the length that the strip, the panel and `chunks` state.
+                    unsafe { (kernel.run)(&panel, &part, chunks, &mut out[first * NR..end]) };
+                    assert!(out[end - 1].is_nan(), "{}", kernel.name);
+                }
                 out.truncate(rows * NR);
                 out
             };
@@ -245,7 +277,9 @@ fn kernels_stay_inside_their_buffers_at_any_alignment() {
     let machine = IsaSet::detect();
     let mut random = Random(1);
     let mut checked = 0;
-    for kernel in KERNELS.iter().filter(|kernel| machine.contains(kernel.isa)) {
+    let emulated = EMULATED.iter().copied().flatten();
+    let kernels = KERNELS.iter().chain(emulated);
+    for kernel in kernels.filter(|kernel| machine.contains(kernel.isa)) {
         let portable = KERNELS
             .iter()
             .find(|row| {
@@ -262,7 +296,7 @@ fn kernels_stay_inside_their_buffers_at_any_alignment() {
                 group_blocks,
                 chunk_blocks,
             };
-            for rows in 1..=MAX_ROWS {
+            for rows in row_counts(kernel) {
                 check(kernel, portable, &chunks, rows, &mut random);
             }
         }

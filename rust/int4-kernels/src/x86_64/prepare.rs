@@ -64,7 +64,8 @@ impl ChunkLoops for Avx2Loops {
 impl SliceLoops for Avx2Loops {
     #[inline(always)]
     fn slice(chunk: &[f32], inverse: f32, bytes: &mut [u8]) -> [i32; 3] {
-        PortableLoops::slice(chunk, inverse, bytes)
+        // SAFETY: see `Avx2Loops`.
+        unsafe { slice_avx2(chunk, inverse, bytes) }
     }
 }
 
@@ -106,6 +107,13 @@ fn quantize_avx2(chunk: &[f32], inverse: f32, bytes: &mut [i8]) -> i32 {
         // SAFETY: eight bytes are written to eight.
         unsafe { _mm_storel_epi64(bytes.as_mut_ptr().cast(), _mm_packs_epi16(halves, halves)) };
     }
+    reduce_add_avx2(sum)
+}
+
+/// The sum of eight lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn reduce_add_avx2(sum: __m256i) -> i32 {
     let sum = _mm_add_epi32(
         _mm256_castsi256_si128(sum),
         _mm256_extracti128_si256::<1>(sum),
@@ -113,6 +121,53 @@ fn quantize_avx2(chunk: &[f32], inverse: f32, bytes: &mut [i8]) -> i32 {
     let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b01_00_11_10>(sum));
     let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b10_11_00_01>(sum));
     _mm_cvtsi128_si32(sum)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn slice_avx2(chunk: &[f32], inverse: f32, bytes: &mut [u8]) -> [i32; 3] {
+    let inverse = _mm256_set1_ps(inverse);
+    let half = _mm256_set1_epi32(128);
+    // The low bytes of four lanes into word 0, 1 or 2 of their 128 bits; the other words become 0.
+    let low_bytes = |word: usize| {
+        let at = |w| if w == word { 0x0c08_0400 } else { -1 };
+        _mm256_setr_epi32(at(0), at(1), at(2), -1, at(0), at(1), at(2), -1)
+    };
+    let (to_word_0, to_word_1, to_word_2) = (low_bytes(0), low_bytes(1), low_bytes(2));
+    let six_words = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 3, 7);
+    // X, X without its last digit, and d₂.
+    let mut sums = [_mm256_setzero_si256(); 3];
+    for (bytes, eight) in bytes
+        .as_chunks_mut::<24>()
+        .0
+        .iter_mut()
+        .zip(chunk.as_chunks::<8>().0)
+    {
+        // SAFETY: eight fp32 are 32 bytes.
+        let x = unsafe { _mm256_loadu_ps(eight.as_ptr()) };
+        let x0 = _mm256_cvtps_epi32(_mm256_mul_ps(x, inverse));
+        let x1 = _mm256_srai_epi32::<8>(_mm256_add_epi32(x0, half));
+        let x2 = _mm256_srai_epi32::<8>(_mm256_add_epi32(x1, half));
+        for (sum, x) in sums.iter_mut().zip([x0, x1, x2]) {
+            *sum = _mm256_add_epi32(*sum, x);
+        }
+        let digits = _mm256_or_si256(
+            _mm256_shuffle_epi8(x2, to_word_0),
+            _mm256_or_si256(
+                _mm256_shuffle_epi8(x1, to_word_1),
+                _mm256_shuffle_epi8(x0, to_word_2),
+            ),
+        );
+        let digits = _mm256_permutevar8x32_epi32(digits, six_words);
+        let to = bytes.as_mut_ptr();
+        // SAFETY: 16 bytes and 8 behind them are written to 24.
+        unsafe {
+            _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(digits));
+            _mm_storel_epi64(to.add(16).cast(), _mm256_extracti128_si256::<1>(digits));
+        }
+    }
+    let [x0, x1, x2] = sums.map(|sum| reduce_add_avx2(sum));
+    [x2, x1 - 256 * x2, x0 - 256 * x1]
 }
 
 /// Private to this file: only `prepare_row_avx512` names it, so AVX-512 is there when its loops run.

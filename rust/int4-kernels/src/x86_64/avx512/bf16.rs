@@ -38,7 +38,7 @@ pub(super) unsafe fn bf16_strip<const BITS: u8>(
 /// bf16 bits of `(i mod 16 − base) · factor` for i = 0..32. The values are integers of at most 8
 /// significant bits, hence exact. The sixteen entries are there twice, so that VPERMW, which looks
 /// at five bits of each lane, ignores the fifth.
-const fn nibble_table(base: i32, factor: i32) -> [u16; 32] {
+pub(in crate::x86_64) const fn nibble_table(base: i32, factor: i32) -> [u16; 32] {
     let mut table = [0; 32];
     let mut i = 0;
     while i < 32 {
@@ -51,7 +51,7 @@ const fn nibble_table(base: i32, factor: i32) -> [u16; 32] {
 /// Loads a table of [`nibble_table`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn load_table(table: &[u16; 32]) -> __m512i {
+pub(in crate::x86_64) fn load_table(table: &[u16; 32]) -> __m512i {
     // SAFETY: the array holds the 64 bytes that are read, at any alignment.
     unsafe { _mm512_loadu_si512(table.as_ptr().cast()) }
 }
