@@ -52,6 +52,16 @@ def test_opcheck_linear(linear, dtype: torch.dtype, weights: torch.dtype) -> Non
             torch.library.opcheck(linear, (torch.randn(shape, dtype=dtype), table(weights), bias))
 
 
+@pytest.mark.parametrize(("dtype", "weights"), PAIRS)
+def test_no_inputs_give_the_bias(dtype: torch.dtype, weights: torch.dtype) -> None:
+    """A tensor without elements has no memory, and strides that say nothing."""
+    x, weight, bias = torch.randn(3, 0, dtype=dtype), table(weights, N, 0), torch.randn(N, dtype=dtype)
+    assert torch.equal(LINEAR[0](x, weight, bias), bias.expand(3, N))
+    assert torch.equal(LINEAR[0](x, weight, NO_BIAS), torch.zeros(3, N, dtype=dtype))
+    assert portable.dense_linear(x, weight, bias).shape == (3, N)
+    assert EMBEDDING[0](torch.tensor([1, 99]), weight, 0).shape == (2, 0)
+
+
 @pytest.mark.parametrize("embedding", EMBEDDING)
 @pytest.mark.parametrize("weights", FLOATS)
 def test_opcheck_embedding(embedding, weights: torch.dtype) -> None:

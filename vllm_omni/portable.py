@@ -7,6 +7,7 @@ dequantized slab by slab at every call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -82,7 +83,7 @@ def dense_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
     if x.dim() < 1 or x.shape[-1] != k:
         raise RuntimeError(f"x: expected [..., {k}], got {list(x.shape)}")
     _check_bias(bias, x.dtype, n)
-    rows = x.detach().reshape(-1, k).float()
+    rows = x.detach().reshape(math.prod(x.shape[:-1]), k).float()
     y = torch.empty((rows.shape[0], n), dtype=torch.float32)
     for run in slabs(n, max(k, 1)):
         torch.matmul(rows, weight.detach()[run].float().T, out=y[:, run])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,7 +77,10 @@ def test_the_checkpoints_tensor_is_the_table_and_the_head(stored: torch.dtype, m
     load(table, tensor)
     head.quant_method.process_weights_after_loading(head)
     assert table.weight is head.weight
-    assert table.weight.data_ptr() == tensor.data_ptr()
+    in_place = stored == model or model == torch.float32
+    assert (table.weight.data_ptr() == tensor.data_ptr()) == in_place
+    tensor = tensor if in_place else tensor.to(model)
+    assert table.weight.dtype == tensor.dtype
     assert not hasattr(table, "cpu_linear")
     assert not hasattr(head, "cpu_linear")
     ids = torch.tensor([[0, 99], [7, 7]])
@@ -107,9 +111,32 @@ def test_logits_of_a_padded_vocabulary(vocabulary: int) -> None:
     assert torch.equal(processor.get_top_tokens(head, hidden), best)
     with_bias = processor(head, hidden, torch.ones(head.num_embeddings_padded))
     torch.testing.assert_close(with_bias, expected + 1, rtol=1e-5, atol=1e-5)
-    # vLLM computes a head of another type itself, from the weight.
+    # vLLM would compute a head of another type itself, from a weight that is not padded here.
     processor.head_dtype = torch.float64
-    torch.testing.assert_close(processor(head, hidden), expected.double(), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="only supported for an unquantized lm_head"):
+        processor(head, hidden)
+
+
+@pytest.mark.parametrize("head_dtype", [torch.float32, torch.bfloat16])
+def test_a_head_of_another_type_is_vllms(head_dtype: torch.dtype) -> None:
+    """Table and head: a tie needs both padded. vLLM then finds the best tokens and adds a bias."""
+    current = VllmConfig()
+    model = SimpleNamespace(runner_type="generate", head_dtype=head_dtype, dtype=torch.bfloat16)
+    object.__setattr__(current, "model_config", model)
+    with set_current_vllm_config(current):
+        table, head = plain_table(torch.bfloat16), plain_head(dtype=torch.bfloat16)
+    expected_type = DenseEmbeddingMethod if head_dtype == model.dtype else UnquantizedEmbeddingMethod
+    assert type(table.quant_method) is type(head.quant_method) is expected_type
+    stored = torch.randn(VOCABULARY, HIDDEN).bfloat16()
+    load(head, stored)
+    processor = LogitsProcessor(VOCABULARY)
+    processor.head_dtype = head_dtype
+    hidden = stored[-8:]
+    best = (hidden.float() @ stored.float().T).argmax(-1)
+    assert torch.equal(processor.get_top_tokens(head, hidden), best)
+    with_bias = processor(head, hidden, torch.ones(head.num_embeddings_padded, dtype=head_dtype))
+    assert with_bias.shape == (8, VOCABULARY)
+    assert with_bias.dtype == head_dtype
 
 
 def test_a_table_that_cannot_be_used_where_it_lies_is_copied_once() -> None:
@@ -121,6 +148,7 @@ def test_a_table_that_cannot_be_used_where_it_lies_is_copied_once() -> None:
     odd = torch.empty(2 * VOCABULARY * HIDDEN + 1, dtype=torch.uint8)[1:]
     odd.copy_(wide.half().flatten().view(torch.uint8))
     misaligned = torch.frombuffer(odd.numpy(), dtype=torch.float16).view(VOCABULARY, HIDDEN)
+    layer = plain_table(torch.float16)
     for stored in (misaligned, wide.half().T.contiguous().T):
         load(layer, stored)
         assert torch.equal(layer.weight, wide.half())

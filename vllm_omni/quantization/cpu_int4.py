@@ -130,8 +130,8 @@ class CpuInt4Config(QuantizationConfig):
             module = self._packed_embedding(layer, prefix)
             if module is not None:
                 return Int4EmbeddingMethod(self, module, self._activation())
-            if layer.tp_size > 1 or layer.num_embeddings != layer.org_vocab_size:
-                # Parts of a table, and rows that an adapter adds, are vLLM's to place.
+            if layer.tp_size > 1 or layer.num_embeddings != layer.org_vocab_size or _head_is_vllms():
+                # Parts of a table, rows that an adapter adds, and a head of another type are vLLM's.
                 return UnquantizedEmbeddingMethod()
             return DenseEmbeddingMethod(self, prefix)
         return None
@@ -265,3 +265,11 @@ class CpuInt4Config(QuantizationConfig):
                 f"{shape[1]}, found {', '.join(found)}"
             )
         return found[0] if found else None
+
+
+def _head_is_vllms() -> bool:
+    """Whether vLLM multiplies with the head itself, on its padded weight: where ``head_dtype`` is not the
+    model's. A table that is tied to the head must be padded then, too."""
+    config = get_current_vllm_config_or_none()
+    model = config.model_config if config is not None else None
+    return model is not None and model.runner_type != "pooling" and model.head_dtype != model.dtype

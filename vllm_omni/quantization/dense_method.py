@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parameter import Parameter
-from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 
 from vllm_omni.errors import FormatError
 from vllm_omni.quantization.embedding_method import ROW_DTYPE_CODES, pad_vocabulary
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from vllm_omni.quantization.cpu_int4 import CpuInt4Config
 
 
-class DenseEmbeddingMethod(UnquantizedEmbeddingMethod):
+class DenseEmbeddingMethod(QuantizeMethodBase):
     """Rows of an unquantized table as embeddings, and the same bytes as the head's weight.
 
     vLLM's own method copies the table into a padded parameter and lets oneDNN make another copy of it for
     each module that might multiply with it. Here the parameter is the checkpoint's tensor where it lies in
-    the mapped file, with the type it was stored in: N rows and no padding. The head's logits are padded with
-    -inf, as those of a packed table.
+    the mapped file: N rows and no padding. The head's logits are padded with -inf, as those of a packed
+    table.
 
-    It stays an ``UnquantizedEmbeddingMethod``, which is what vLLM asks of a head whose ``head_dtype`` is not
-    the model's.
+    vLLM multiplies with a head whose ``head_dtype`` is not the model's itself, on a weight that must be
+    padded. Such a model's tables stay with vLLM's method; as this one is none of its kind, vLLM refuses
+    rather than reads past it where the two meet all the same.
     """
 
     def __init__(self, config: CpuInt4Config, prefix: str) -> None:
@@ -60,15 +61,16 @@ class DenseEmbeddingMethod(UnquantizedEmbeddingMethod):
     def load(self, parameter: Parameter, loaded: torch.Tensor) -> None:
         """vLLM's ``weight_loader``: takes the tensor by reference.
 
-        A tensor that is wider than the model's type, or whose elements do not lie where they may be read, is
-        copied once. Raises ``FormatError`` for a tensor of another shape or type.
+        A tensor whose elements do not lie where they may be read is copied once. So is one of another type
+        than the model's, converted as vLLM does, for models that read the weight themselves; but in an fp32
+        model 16 bits stay 16 bits. Raises ``FormatError`` for a tensor of another shape or type.
         """
         if loaded.dtype not in ROW_DTYPE_CODES or loaded.shape != (self.n, self.k):
             raise FormatError(
                 f"{self._name}: expected a weight of {[self.n, self.k]} in bfloat16, float16 or float32, "
                 f"found {loaded.dtype} {list(loaded.shape)}"
             )
-        if loaded.itemsize > self._params_dtype.itemsize:
+        if loaded.itemsize >= self._params_dtype.itemsize:
             loaded = loaded.to(self._params_dtype)
         if loaded.data_ptr() % loaded.itemsize or not loaded.is_contiguous():
             loaded = loaded.clone(memory_format=torch.contiguous_format)

@@ -314,6 +314,15 @@ fn kernels_that_this_machine_cannot_run_are_counted() {
             "KERNEL_TESTS_ISA={promised}, and this machine has {}",
             machine.level()
         );
+        let lacking: Vec<&str> = KERNELS
+            .iter()
+            .filter(|kernel| kernel.isa.level() == promised && !machine.contains(kernel.isa))
+            .map(|kernel| kernel.name)
+            .collect();
+        assert!(
+            lacking.is_empty(),
+            "KERNEL_TESTS_ISA={promised}, and this machine cannot run {lacking:?}"
+        );
     }
 }
 

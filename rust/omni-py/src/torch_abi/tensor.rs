@@ -286,6 +286,13 @@ impl<'a> View<'a> {
         if stride < columns || count == 0 {
             return None;
         }
+        if columns == 0 {
+            // Such a tensor may have no memory, whatever its strides say.
+            return Some(Rows {
+                elements: &[],
+                stride: 0,
+            });
+        }
         let elements = self.slice((count - 1) * stride + columns)?;
         Some(Rows { elements, stride })
     }
