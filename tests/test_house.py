@@ -23,7 +23,7 @@ TEXT_SUFFIXES = {
 UNSAFE_FILES = (
     r"rust/int4-kernels/src/x86_64/(\w+/)?\w+\.rs",
     r"rust/int4-kernels/src/(os|kernel|scalar|linear|tiles|dense|dense/kernel)\.rs",
-    r"rust/int4-kernels/src/amx(/(tile_unit|emulator))?\.rs",
+    r"rust/int4-kernels/src/amx(/(tile_unit|emulator|self_check))?\.rs",
     r"rust/procmon/src/os\.rs",
     r"rust/omni-py/src/(torch_abi(/\w+)?|os)\.rs",
 )

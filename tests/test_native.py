@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -85,3 +86,35 @@ def test_the_tensor_api_says_so_at_import() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False
     )
     assert done.stdout.splitlines() == [LINE, LINE], done.stderr
+
+
+@pytest.fixture
+def warnings_at_load(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is logged while the library is loaded anew."""
+    monkeypatch.delenv("VLLM_OMNI_EDGE_ISA", raising=False)
+    monkeypatch.delenv("VLLM_OMNI_EDGE_NATIVE", raising=False)
+    messages: list[str] = []
+    log = logging.getLogger("vllm.omni_edge")
+    monkeypatch.setattr(log, "warning", lambda message, *values: messages.append(message % values))
+    native.cache_clear()
+    yield messages
+    native.cache_clear()
+
+
+def test_tiles_that_fail_their_check_are_one_warning(
+    monkeypatch: pytest.MonkeyPatch, warnings_at_load: list[str]
+) -> None:
+    reason = "amx_int8 is not used: amx-int8q4 computed 1 instead of 2 (row 60 of 61, output 15)"
+    monkeypatch.setattr(_rust, "tiles_left_out", lambda: [reason])
+    for _ in range(2):
+        assert native().module is _rust
+    assert warnings_at_load == [f"AMX: {reason}"]
+
+
+def test_tiles_that_pass_or_are_missing_are_no_warning(warnings_at_load: list[str]) -> None:
+    reasons = _rust.tiles_left_out()
+    left_out = {reason.split()[0] for reason in reasons}
+    assert left_out <= {"amx_int8", "amx_bf16"}
+    assert not any(kernel.available for kernel in _rust.kernels() if kernel.isa in left_out)
+    assert native().module is _rust
+    assert warnings_at_load == [f"AMX: {reason}" for reason in reasons]

@@ -111,6 +111,10 @@ def set_isa_level(level: str) -> None:
     """Use no instruction set above `level`, from the next call on and in the whole process.
     Raises ValueError for an unknown level, or one that the machine lacks."""
 
+def tiles_left_out() -> list[str]:
+    """Why tiles (AMX) that the CPU has are not used: a sentence for each kernel whose results differ from
+    those on emulated tiles. Empty where none do, and at a level below `amx`."""
+
 def register_torch_ops(torch_lib_dir: str, *qualified_names: str) -> None:
     """Register native CPU kernels for operators that have a schema: `namespace::…int4_linear`,
     `…int4_embedding`, `…dense_linear` or `…dense_embedding`. `torch_lib_dir` is the `lib` folder of the

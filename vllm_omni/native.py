@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import logging
 from dataclasses import dataclass
 from types import ModuleType
 
 from vllm_omni.errors import OmniError
 from vllm_omni.settings import Settings
+
+# A child of the "vllm" logger: vLLM configures that tree only.
+_log = logging.getLogger("vllm.omni_edge")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ class Native:
 def native() -> Native:
     """Load the native library once, at the instruction set level that the settings name.
 
-    Raises :class:`OmniError` when that level is one the machine lacks.
+    Tiles (AMX) of the CPU that failed their check are one warning each. Raises :class:`OmniError` when that
+    level is one the machine lacks.
     """
     settings = Settings.from_env(strict=False)
     if not settings.native:
@@ -36,4 +41,6 @@ def native() -> Native:
             _rust.set_isa_level(settings.isa)
         except ValueError as error:
             raise OmniError(f"VLLM_OMNI_EDGE_ISA={settings.isa}: {error}") from error
+    for reason in _rust.tiles_left_out():
+        _log.warning("AMX: %s", reason)
     return Native(_rust)

@@ -3,7 +3,8 @@
 ========================  ======================================  =========================================
 ``VLLM_OMNI_EDGE_ISA``     ``auto`` | ``scalar`` | ``avx2`` |      forces a lower instruction set than the
                            ``avx_vnni`` | ``avx512`` | ``amx``     machine has; to ask for one that it lacks
-                           (default ``auto``)                      is an error. AMX: not verified on hardware
+                           (default ``auto``)                      is an error. AMX: not verified on hardware,
+                                                                   compared with emulated tiles before use
 ``VLLM_OMNI_EDGE_NATIVE``  ``1`` | ``0`` (default ``1``)           ``0`` hides the native library: the
                                                                    portable operators compute everything
 ``VLLM_OMNI_EDGE_DISABLE`` ``0`` | ``1`` (default ``0``)           ``1``: the vLLM plugin does nothing

@@ -23,7 +23,7 @@ from vllm_omni.layout_header import PACKED_SUFFIX
 from vllm_omni.patch import left_out
 from vllm_omni.quantization.dense_method import DenseEmbeddingMethod
 from vllm_omni.quantization.embedding_method import Int4EmbeddingMethod
-from vllm_omni.quantization.kernel_names import DTYPE_NAMES, dense_kernel_name, kernel_name
+from vllm_omni.quantization.kernel_names import DTYPE_NAMES, dense_kernel_name, kernel_names
 from vllm_omni.quantization.linear_method import Int4LinearMethod
 from vllm_omni.quantization.options import (
     METHOD_NAME,
@@ -157,7 +157,7 @@ class CpuInt4Config(QuantizationConfig):
         if kinds in _logged_kernels:
             return
         _logged_kernels.add(kinds)
-        found = {bit: kernel_name(dtype, ACTIVATIONS[activation], bit) for bit in kinds[2]}
+        found = {bit: kernel_names(dtype, ACTIVATIONS[activation], bit) for bit in kinds[2]}
         if None in found.values():
             names = f"portable operators ({ops.status().reason})"
         else:

@@ -1,5 +1,6 @@
 //! Tile kernels: products of up to 16 rows of activations with a panel's sixteen outputs at a time, from the
-//! same panels as every other kernel. Not measured, and not verified, on hardware.
+//! same panels as every other kernel. Not measured, and not verified, on hardware: each process compares what
+//! the CPU computes with the emulator before it uses it (`self_check.rs`).
 //!
 //! A tile register holds 16 rows of 16 words of 32 bits, a word being four int8 or two bf16 columns:
 //!
@@ -31,6 +32,7 @@
 
 pub(crate) mod emulator;
 pub(crate) mod lanes;
+pub(crate) mod self_check;
 pub(crate) mod tile_unit;
 
 use std::array::from_fn;

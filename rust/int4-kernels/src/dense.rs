@@ -210,7 +210,7 @@ fn run(
     isa: IsaSet,
     parallel: &dyn Parallel,
 ) -> Result<Option<&'static DenseKernel>, Int4Error> {
-    if let Some(missing) = isa.first_missing_in(IsaSet::detect()) {
+    if let Some(missing) = isa.first_missing() {
         return Err(Int4Error::UnsupportedIsa { missing });
     }
     check_rows("activations", &x, x_stride, m, w.k)?;

@@ -1,6 +1,8 @@
 //! The kernel table, and choosing from it.
 
 use crate::amx;
+pub use crate::amx::self_check::TileFault;
+use crate::cpu_features::TilePermission;
 use crate::isa::{Isa, IsaSet};
 use crate::kernel::{ActivationForm, Kernel};
 use crate::operands::{Dtype, Numerics};
@@ -57,6 +59,29 @@ pub static EMULATED: [&[Kernel]; 2] = [amx::EMULATED, amx_tiles::EMULATED];
 /// The tile kernels on emulated tiles.
 #[cfg(not(target_arch = "x86_64"))]
 pub static EMULATED: [&[Kernel]; 1] = [amx::EMULATED];
+
+/// Which tile kernels this CPU computed otherwise than emulated tiles do, so that their instruction sets are
+/// not in [`IsaSet::detect`]. None where there are no tiles, or before anybody has asked for them.
+#[cfg(target_arch = "x86_64")]
+pub fn tiles_left_out() -> &'static [TileFault] {
+    crate::x86_64::cpu_state::tile_faults()
+}
+/// Which tile kernels are not used.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn tiles_left_out() -> &'static [TileFault] {
+    &[]
+}
+
+/// What the operating system answered to the request for tiles, which this makes.
+#[cfg(target_arch = "x86_64")]
+pub fn tile_permission() -> TilePermission {
+    crate::x86_64::cpu_state::tile_permission()
+}
+/// Nobody asks where there are no tiles.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn tile_permission() -> TilePermission {
+    TilePermission::NotAsked
+}
 
 /// The kernels that can run on a machine with `set`, in the table's order.
 pub fn available(set: IsaSet) -> impl Iterator<Item = &'static Kernel> {
@@ -251,6 +276,36 @@ mod tests {
                     assert_eq!(kernel.isa, Isa::Avx512Vnni);
                 }
             }
+        }
+    }
+
+    /// A machine of which the check has left one kind of tile: the rest stays, and so do the others' kernels.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn one_kind_of_tile_does_without_the_other() {
+        let pick = |set, numerics| select(set, numerics, Dtype::Bf16, 4, 4096).isa;
+        let without_int8 = IsaSet::of(&Isa::ALL).without(Isa::AmxInt8);
+        assert_eq!(pick(without_int8, INT8), Isa::Avx512Vnni);
+        assert_eq!(pick(without_int8, Numerics::Native), Isa::AmxBf16);
+        let without_bf16 = IsaSet::of(&Isa::ALL).without(Isa::AmxBf16);
+        assert_eq!(pick(without_bf16, INT8), Isa::AmxInt8);
+        assert_eq!(pick(without_bf16, Numerics::Native), Isa::Avx512Vnni);
+    }
+
+    /// A fault is left out, and what is left out has a fault: also on a machine with AMX, whatever it computes.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn what_is_left_out_has_a_reason() {
+        let (claimed, found) = (crate::x86_64::cpu_state::claimed(), IsaSet::detect());
+        for isa in Isa::ALL {
+            let left_out = tiles_left_out().iter().any(|fault| fault.isa == isa);
+            let expected = claimed.contains(isa) && !left_out;
+            assert_eq!(
+                found.contains(isa),
+                expected,
+                "{isa}: {:?}",
+                tiles_left_out()
+            );
         }
     }
 

@@ -134,9 +134,21 @@ pub struct IsaSet(u32);
 
 impl IsaSet {
     /// What this machine and its operating system have ([`crate::cpu_features`]). Found out once; a later
-    /// call costs a load. Where tiles can be used the first call asks for them, for the whole process.
+    /// call costs a load. Where tiles can be used the first call asks for them, for the whole process, and has
+    /// them compared with emulated ones ([`crate::dispatch::tiles_left_out`]).
     pub fn detect() -> Self {
         detect()
+    }
+
+    /// `detect().limited_to(level)`, and below [`IsaLevel::Amx`] tiles are not asked for, and no tile
+    /// instruction is executed: a machine on which they fault can do without.
+    pub fn detect_up_to(level: IsaLevel) -> Self {
+        let set = if level < IsaLevel::Amx {
+            vectors()
+        } else {
+            detect()
+        };
+        set.limited_to(level)
     }
 
     /// Portable code only.
@@ -168,6 +180,12 @@ impl IsaSet {
     /// The set and these instruction sets.
     pub fn with(self, isas: &[Isa]) -> Self {
         Self(self.0 | Self::of(isas).0)
+    }
+
+    /// The set without that instruction set.
+    #[must_use]
+    pub fn without(self, isa: Isa) -> Self {
+        Self(self.0 & !isa.bit() | Isa::Scalar.bit())
     }
 
     /// Whether a kernel that needs `isa` can run.
@@ -212,6 +230,11 @@ impl IsaSet {
             .find(|isa| self.contains(*isa) && !other.contains(*isa))
     }
 
+    /// The first instruction set of `self` that this machine lacks.
+    pub fn first_missing(self) -> Option<Isa> {
+        self.first_missing_in(Self::detect_up_to(self.level()))
+    }
+
     fn of_bits(keep: impl Fn(Isa) -> bool) -> Self {
         Isa::ALL
             .into_iter()
@@ -222,12 +245,21 @@ impl IsaSet {
 
 #[cfg(target_arch = "x86_64")]
 fn detect() -> IsaSet {
-    static FOUND: std::sync::OnceLock<IsaSet> = std::sync::OnceLock::new();
-    *FOUND.get_or_init(crate::x86_64::cpu_state::detect)
+    crate::x86_64::cpu_state::checked().set
+}
+
+#[cfg(target_arch = "x86_64")]
+fn vectors() -> IsaSet {
+    crate::x86_64::cpu_state::vectors()
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> IsaSet {
+    IsaSet::scalar()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn vectors() -> IsaSet {
     IsaSet::scalar()
 }
 
@@ -288,6 +320,27 @@ mod tests {
         assert_eq!(want.first_missing_in(have), Some(Isa::Avx512Vnni));
         assert_eq!(have.first_missing_in(have), None);
         assert_eq!(IsaSet::scalar().first_missing_in(have), None);
+    }
+
+    #[test]
+    fn one_instruction_set_can_be_left_out() {
+        let all = IsaSet::of(&Isa::ALL).with_full_rate_bf16();
+        for isa in Isa::ALL {
+            assert_eq!(all.without(isa).contains(isa), isa == Isa::Scalar);
+            assert_eq!(all.without(isa).with(&[isa]), all);
+        }
+    }
+
+    #[test]
+    fn detection_up_to_a_level_is_what_is_left_of_all_of_it() {
+        let machine = IsaSet::detect();
+        for level in IsaLevel::ALL {
+            let set = IsaSet::detect_up_to(level);
+            assert_eq!(set, machine.limited_to(level), "{level}");
+            assert_eq!(set.first_missing(), None);
+        }
+        let all = IsaSet::of(&Isa::ALL);
+        assert_eq!(all.first_missing(), all.first_missing_in(machine));
     }
 
     #[test]

@@ -141,8 +141,7 @@ fn run(
     parallel: &dyn Parallel,
 ) -> Result<KernelsRan, Int4Error> {
     numerics.validate()?;
-    let machine = IsaSet::detect();
-    if let Some(missing) = isa.first_missing_in(machine) {
+    if let Some(missing) = isa.first_missing() {
         return Err(Int4Error::UnsupportedIsa { missing });
     }
     check_activations(&x, x_stride, m, w.k())?;

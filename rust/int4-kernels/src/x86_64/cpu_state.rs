@@ -2,12 +2,68 @@
 //! [`crate::cpu_features`].
 
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::sync::OnceLock;
 
+use super::amx;
+use crate::amx::EMULATED;
+use crate::amx::self_check::{TileFault, without_faulty};
 use crate::cpu_features::{CpuidWords, TilePermission, decide, wants_tiles};
 use crate::isa::IsaSet;
 
-/// Reads the machine, and asks for tiles where they could be used.
-pub(crate) fn detect() -> IsaSet {
+/// What kernels may use, and why not all that is claimed.
+pub(crate) struct Checked {
+    pub(crate) set: IsaSet,
+    pub(crate) tile_faults: Vec<TileFault>,
+}
+
+static CHECKED: OnceLock<Checked> = OnceLock::new();
+
+/// What the machine has beside tiles, once. No instruction beyond the baseline is executed, and the operating
+/// system is not asked for anything: a process that may use tiles needs larger signal stacks.
+pub(crate) fn vectors() -> IsaSet {
+    static VECTORS: OnceLock<IsaSet> = OnceLock::new();
+    *VECTORS.get_or_init(|| {
+        let (cpuid, xcr0) = read();
+        decide(&cpuid, xcr0, TilePermission::NotAsked)
+    })
+}
+
+/// What the answer to the request for tiles was; nobody asked where they could not be used.
+pub(crate) fn tile_permission() -> TilePermission {
+    static ANSWER: OnceLock<TilePermission> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let (cpuid, xcr0) = read();
+        if wants_tiles(&cpuid, xcr0) {
+            ask_for_tiles()
+        } else {
+            TilePermission::NotAsked
+        }
+    })
+}
+
+/// What the machine claims, tiles included, which are asked for; no tile instruction is executed.
+pub(crate) fn claimed() -> IsaSet {
+    let (cpuid, xcr0) = read();
+    decide(&cpuid, xcr0, tile_permission())
+}
+
+/// That, without tiles that do not compute what emulated ones do; once. The kernels are called directly: the
+/// driver would ask here.
+pub(crate) fn checked() -> &'static Checked {
+    CHECKED.get_or_init(|| {
+        // SAFETY: the machine has what it claims; the oracles need nothing.
+        let (set, tile_faults) = unsafe { without_faulty(claimed(), amx::KERNELS, EMULATED) };
+        Checked { set, tile_faults }
+    })
+}
+
+/// What [`checked`] has found; nothing before it has run.
+pub(crate) fn tile_faults() -> &'static [TileFault] {
+    CHECKED.get().map_or(&[], |checked| &checked.tile_faults)
+}
+
+/// CPUID, and XCR0 or 0.
+fn read() -> (CpuidWords, u64) {
     let cpuid = cpuid_words();
     let xcr0 = if cpuid.has_xgetbv() {
         // SAFETY: CPUID says that the operating system has enabled XGETBV.
@@ -15,12 +71,7 @@ pub(crate) fn detect() -> IsaSet {
     } else {
         0
     };
-    let tiles = if wants_tiles(&cpuid, xcr0) {
-        ask_for_tiles()
-    } else {
-        TilePermission::NotAsked
-    };
-    decide(&cpuid, xcr0, tiles)
+    (cpuid, xcr0)
 }
 
 #[allow(
@@ -100,7 +151,7 @@ mod tests {
     /// The standard library reads the same machine on its own; what both know they agree on.
     #[test]
     fn the_standard_library_sees_the_same_machine() {
-        let found = detect();
+        let found = claimed();
         let avx2 = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c");

@@ -10,12 +10,12 @@
 use std::arch::x86_64::*;
 
 use super::{avx2, avx512};
-use crate::isa::{Isa, IsaSet};
+use crate::isa::{Isa, IsaLevel, IsaSet};
 use crate::read_ceiling::{STEP_BYTES, sum_bytes};
 
 /// Wrapping sum of the 64-bit words of `steps`, with the widest loads this machine has.
 pub(crate) fn sum_steps(steps: &[[u8; STEP_BYTES]]) -> u64 {
-    let machine = IsaSet::detect();
+    let machine = IsaSet::detect_up_to(IsaLevel::Avx512);
     if machine.contains(Isa::Avx512) {
         // SAFETY: the machine has AVX-512 F.
         unsafe { sum_avx512(steps) }
