@@ -13,7 +13,6 @@ from vllm.model_executor.layers.linear import ReplicatedLinear
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
-    UnquantizedEmbeddingMethod,
     VocabParallelEmbedding,
 )
 from vllm.model_executor.models.utils import WeightsMapper
@@ -22,6 +21,7 @@ from vllm_omni import int4
 from vllm_omni.errors import FormatError
 from vllm_omni.plugin import register_general
 from vllm_omni.quantization.cpu_int4 import CpuInt4Config
+from vllm_omni.quantization.dense_method import DenseEmbeddingMethod
 from vllm_omni.quantization.embedding_method import Int4EmbeddingMethod
 from vllm_omni.quantization.options import Int4Options
 from vllm_omni.quantization.packed_folder import PackedFolder, PackedTensor
@@ -57,7 +57,7 @@ def head(config: CpuInt4Config, prefix: str = "lm_head") -> ParallelLMHead:
 
 def packed_module(layer: VocabParallelEmbedding) -> str | None:
     method = layer.quant_method
-    if isinstance(method, UnquantizedEmbeddingMethod):
+    if isinstance(method, DenseEmbeddingMethod):
         return None
     assert isinstance(method, Int4EmbeddingMethod)
     return method.module
