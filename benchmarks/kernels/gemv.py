@@ -41,9 +41,10 @@ from benchmarks.kernels.weights import (
     fill,
     multiply,
     packed_weights,
+    store,
     tables,
 )
-from vllm_omni import _rust, int4, ops
+from vllm_omni import _rust, ops
 from vllm_omni.activation import ACTIVATIONS
 from vllm_omni.errors import OmniError
 
@@ -134,13 +135,7 @@ def _call_ns(case: Case, x: torch.Tensor) -> int:
     parallel region are not in it, and the arithmetic of 16 outputs is.
     """
     weight = replace(case.weight, n=CALL_OUTPUTS)
-    dense = torch.randn(CALL_OUTPUTS, weight.k, generator=torch.Generator().manual_seed(3))
-    if weight.stored == PACKED:
-        operand = int4.quantize(
-            dense, group_size=weight.group_size, bits=weight.bits, symmetric=weight.zeros == "none"
-        ).data
-    else:
-        operand = dense.to(TABLES[weight.stored])
+    operand = as_operand(weight, store(weight)[0])
     linear = multiply(weight, case.activation)
     times = [_elapsed_ns(lambda: linear(x, operand)) for _ in range(CALL_SAMPLES)]
     return round(statistics.median(times))

@@ -76,24 +76,28 @@ def allocate(size: int, mapping: str) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def fill(buffer: torch.Tensor, weight: Weight) -> Copies:
-    """One weight at as many addresses as there is room for."""
+def store(weight: Weight) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random weights as bytes, and the ``[N, K]`` values that they stand for."""
     dense = torch.randn(weight.n, weight.k, generator=torch.Generator().manual_seed(1))
-    checked = torch.linspace(0, weight.n - 1, min(weight.n, CHECKED_ROWS)).long()
     if weight.stored == PACKED:
         symmetric = weight.zeros == "none"
         packed = int4.quantize(dense, group_size=weight.group_size, bits=weight.bits, symmetric=symmetric)
-        stored, rows = packed.data, packed.dequantize()[checked]
-    else:
-        table = dense.to(TABLES[weight.stored])
-        stored, rows = table.view(torch.uint8).view(-1), table[checked]
+        return packed.data, packed.dequantize()
+    table = dense.to(TABLES[weight.stored])
+    return table.view(torch.uint8).view(-1), table
+
+
+def fill(buffer: torch.Tensor, weight: Weight) -> Copies:
+    """One weight at as many addresses as there is room for."""
+    stored, values = store(weight)
+    checked = torch.linspace(0, weight.n - 1, min(weight.n, CHECKED_ROWS)).long()
     count = buffer.numel() // stored.numel()
     if count == 0:
         raise OmniError(f"{weight}: {stored.numel()} bytes do not fit a buffer of {buffer.numel()}")
     views = list(buffer[: count * stored.numel()].view(count, stored.numel()))
     for view in views:
         view.copy_(stored)
-    return Copies(views, checked, rows.double())
+    return Copies(views, checked, values[checked].double())
 
 
 def multiply(weight: Weight, activation: str) -> Multiply:

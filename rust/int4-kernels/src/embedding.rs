@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::error::Int4Error;
 use crate::kernel::{NR, PanelZeros, ScaleType};
 use crate::layout::{PackedTensor, SegmentView};
-use crate::operands::{Outputs, check_length};
+use crate::operands::{Outputs, check_ids, check_length};
 use crate::parallel::{Parallel, Serial};
 use crate::scratch::with_widened;
 use crate::store::OutputElement;
@@ -28,15 +28,7 @@ pub fn rows(
     parallel: &dyn Parallel,
 ) -> Result<(), Int4Error> {
     check_length("output", ids.len().saturating_mul(w.k()), y.len())?;
-    for (position, id) in ids.iter().enumerate() {
-        if usize::try_from(*id).map_or(true, |id| id >= w.n()) {
-            return Err(Int4Error::IdOutOfRange {
-                position,
-                id: *id,
-                n: w.n(),
-            });
-        }
-    }
+    check_ids(ids, w.n())?;
     let mut segments = SmallVec::new();
     for segment in w.segments() {
         segments.push(segment.view()?);

@@ -138,6 +138,19 @@ impl Numerics {
     }
 }
 
+/// Checks that every id names one of `n` rows.
+pub(crate) fn check_ids(ids: &[i64], n: usize) -> Result<(), Int4Error> {
+    let outside = |id: &i64| usize::try_from(*id).map_or(true, |id| id >= n);
+    match ids.iter().position(outside) {
+        None => Ok(()),
+        Some(position) => Err(Int4Error::IdOutOfRange {
+            position,
+            id: ids[position],
+            n,
+        }),
+    }
+}
+
 /// Checks that a buffer has exactly `expected` elements.
 pub(crate) fn check_length(
     what: &'static str,

@@ -4,14 +4,15 @@
 //! output's type adds.
 
 mod tensors;
+mod typed_buffer;
 
-use half::{bf16, f16};
 use int4_kernels::dense::dispatch::{by_name, select};
 use int4_kernels::{
     Activations, DENSE_KERNELS, DenseKernel, DenseWeight, Dtype, Int4Error, Isa, IsaLevel, IsaSet,
     Outputs, Parallel, ScopedThreads, Serial, dense_linear, dense_linear_with_kernel, dense_rows,
 };
 use tensors::Random;
+use typed_buffer::{Buffer, rounding};
 
 const EPS: f64 = f32::EPSILON as f64;
 const DTYPES: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
@@ -19,73 +20,6 @@ const DTYPES: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
 const N: [usize; 8] = [1, 3, 4, 5, 15, 16, 17, 35];
 /// Around registers and cache lines of every element.
 const K: [usize; 13] = [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 100, 257];
-
-/// A buffer of one of the three types.
-#[derive(Clone)]
-enum Buffer {
-    Bf16(Vec<bf16>),
-    F16(Vec<f16>),
-    F32(Vec<f32>),
-}
-
-impl Buffer {
-    fn new(dtype: Dtype, values: impl Iterator<Item = f32>) -> Self {
-        match dtype {
-            Dtype::Bf16 => Self::Bf16(values.map(bf16::from_f32).collect()),
-            Dtype::F16 => Self::F16(values.map(f16::from_f32).collect()),
-            Dtype::F32 => Self::F32(values.collect()),
-        }
-    }
-
-    fn random(dtype: Dtype, len: usize, random: &mut Random) -> Self {
-        Self::new(dtype, (0..len).map(|_| 2.0 * random.unit()))
-    }
-
-    fn nan(dtype: Dtype, len: usize) -> Self {
-        Self::new(dtype, std::iter::repeat_n(f32::NAN, len))
-    }
-
-    fn set(&mut self, at: usize, value: f32) {
-        match self {
-            Self::Bf16(x) => x[at] = bf16::from_f32(value),
-            Self::F16(x) => x[at] = f16::from_f32(value),
-            Self::F32(x) => x[at] = value,
-        }
-    }
-
-    fn view(&self) -> Activations<'_> {
-        match self {
-            Self::Bf16(x) => Activations::Bf16(x),
-            Self::F16(x) => Activations::F16(x),
-            Self::F32(x) => Activations::F32(x),
-        }
-    }
-
-    fn view_mut(&mut self) -> Outputs<'_> {
-        match self {
-            Self::Bf16(x) => Outputs::Bf16(x),
-            Self::F16(x) => Outputs::F16(x),
-            Self::F32(x) => Outputs::F32(x),
-        }
-    }
-
-    fn wide(&self) -> Vec<f32> {
-        match self {
-            Self::Bf16(x) => x.iter().map(|x| x.to_f32()).collect(),
-            Self::F16(x) => x.iter().map(|x| x.to_f32()).collect(),
-            Self::F32(x) => x.clone(),
-        }
-    }
-}
-
-/// Half a unit in the last place, relative.
-fn rounding(dtype: Dtype) -> f64 {
-    match dtype {
-        Dtype::Bf16 => 1.0 / 256.0,
-        Dtype::F16 => 1.0 / 2048.0,
-        Dtype::F32 => 1.0 / 16_777_216.0,
-    }
-}
 
 /// A weight `[n][k]` and activations `[m][k]` with their strides; gaps are NaN, so that no kernel may use them.
 struct Case {

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use crate::dense::DenseWeight;
 use crate::element::Element;
 use crate::error::Int4Error;
-use crate::operands::{Activations, Outputs, check_length};
+use crate::operands::{Activations, Outputs, check_ids, check_length};
 use crate::parallel::{Parallel, Serial};
 use crate::plan::even_bounds;
 use crate::scratch::with_widened;
@@ -27,15 +27,7 @@ pub fn dense_rows(
     parallel: &dyn Parallel,
 ) -> Result<(), Int4Error> {
     check_length("output", ids.len().saturating_mul(w.k()), y.len())?;
-    for (position, id) in ids.iter().enumerate() {
-        if usize::try_from(*id).map_or(true, |id| id >= w.n()) {
-            return Err(Int4Error::IdOutOfRange {
-                position,
-                id: *id,
-                n: w.n(),
-            });
-        }
-    }
+    check_ids(ids, w.n())?;
     match (w.elements, y) {
         (Activations::Bf16(rows), Outputs::Bf16(y)) => copy(w, rows, ids, y, parallel),
         (Activations::F16(rows), Outputs::F16(y)) => copy(w, rows, ids, y, parallel),
